@@ -175,7 +175,9 @@ def test_recording_of_two_cores(read: Read) -> None:
         {"proc/self/cgroup": "1:cpu:/", "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "150000"},
         version_2("/job", {"job/cpu.max": "150000 100000"}),
         version_2("/job/child", {"job/cpu.max": "75000 50000", "job/child/cpu.max": "max 100000"}),
+        version_2("/job/child", {"job/cpu.max": "200000 100000", "job/child/cpu.max": "150000 100000"}),
         version_2("/", {"cpu.max": "150000 100000"}),
+        version_2("/../outside", {"cpu.max": "150000 100000"}),
         # Version 1 in a container without a namespace of its own: the path exists on the host only.
         {
             "proc/self/cgroup": "3:cpu,cpuacct:/docker/0a1b",
@@ -183,7 +185,7 @@ def test_recording_of_two_cores(read: Read) -> None:
             "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "150000",
         },
     ],
-    ids=["v1", "v2", "v2-parent", "v2-namespace", "v1-container"],
+    ids=["v1", "v2", "v2-parent", "v2-child", "v2-namespace", "v2-outside", "v1-container"],
 )
 def test_quota_of_one_and_a_half_cores(read: Read, limits: Tree) -> None:
     machine = read(THIS_CLASS | limits)
@@ -227,6 +229,15 @@ def test_laptop_with_performance_and_efficiency_cores(read: Read, tree: Tree) ->
     assert placement.worker_cpus == (0, 2, 4, 6, 8, 9, 10, 11, 12, 13, 14, 15)
     assert placement.coordinator_cpus == tuple(range(8))  # the serial part of an iteration wants a fast core
     assert plan(machine, num_workers=14).worker_cpus == (0, 2, 4, 6, *range(8, 16), 1, 3)
+
+
+def test_efficiency_cores_that_are_numbered_first(read: Read) -> None:
+    capacities = {
+        f"sys/devices/system/cpu/cpu{cpu}/cpu_capacity": "446" if cpu < 4 else "1024" for cpu in range(8)
+    }
+    placement = plan(read(singles(8) | capacities))
+    assert placement.worker_cpus == (4, 5, 6, 7, 0, 1, 2, 3)
+    assert placement.coordinator_cpus == (4, 5, 6, 7)
 
 
 def test_turbo_bins_are_not_two_kinds_of_cores(read: Read) -> None:
