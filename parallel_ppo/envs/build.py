@@ -1,0 +1,42 @@
+"""From settings to environments: the one place that tells Procgen from Gymnasium."""
+
+from parallel_ppo.config import Settings
+from parallel_ppo.envs import names
+from parallel_ppo.envs.contract import EnvSpec, SliceEnv
+
+
+def probe(settings: Settings) -> EnvSpec:
+    if names.procgen_game(settings.env.id) is not None:
+        from parallel_ppo.envs import procgen
+
+        return procgen.SPEC
+    from parallel_ppo.envs import gymnasium
+
+    return gymnasium.probe(settings.env)
+
+
+def warm_up(settings: Settings) -> None:
+    """Imports and loads what every worker will need, before they are forked."""
+    if names.procgen_game(settings.env.id) is not None:
+        from parallel_ppo.envs import procgen
+
+        procgen.warm_up()
+    else:
+        import parallel_ppo.envs.gymnasium  # noqa: F401
+
+
+def make_slice(settings: Settings, slice_index: int) -> SliceEnv:
+    size = settings.shape.slice_envs
+    arguments = {
+        "settings": settings.env,
+        "seed": settings.training.seed,
+        "first_env": slice_index * size,
+        "num_envs": size,
+    }
+    if names.procgen_game(settings.env.id) is not None:
+        from parallel_ppo.envs.procgen import ProcgenSlice
+
+        return ProcgenSlice(**arguments)  # type: ignore[arg-type]
+    from parallel_ppo.envs.gymnasium import GymnasiumSlice
+
+    return GymnasiumSlice(**arguments)  # type: ignore[arg-type]

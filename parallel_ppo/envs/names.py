@@ -1,0 +1,63 @@
+"""Environment names: the 16 Procgen games in their three spellings, and Gymnasium ids."""
+
+import difflib
+import importlib
+
+from parallel_ppo.exits import InputError
+
+PROCGEN_GAMES = (
+    "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
+    "heist", "jumper", "leaper", "maze", "miner", "ninja", "plunder", "starpilot",
+)  # fmt: skip
+
+
+def procgen_game(env_id: str) -> str | None:
+    """`coinrun` for any spelling of that game; None for what is not Procgen."""
+    name = env_id.removeprefix("procgen:")
+    name = name.removeprefix("procgen-").removesuffix("-v0") if name.startswith("procgen-") else name
+    return name if name in PROCGEN_GAMES else None
+
+
+def canonical(env_id: str) -> str:
+    """The spelling that is saved and compared. Raises InputError for a name nobody knows."""
+    game = procgen_game(env_id)
+    if game is not None:
+        return f"procgen:procgen-{game}-v0"
+    if env_id.startswith("procgen"):
+        raise InputError(
+            f"env.id: {env_id!r} is not a Procgen game{_nearest(env_id.removeprefix('procgen:'), _procgen_spellings())}"
+        )
+    _check_gymnasium(env_id)
+    return env_id
+
+
+def _procgen_spellings() -> list[str]:
+    return [*PROCGEN_GAMES, *(f"procgen-{game}-v0" for game in PROCGEN_GAMES)]
+
+
+def _nearest(name: str, known: list[str]) -> str:
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else f"; the games are {', '.join(PROCGEN_GAMES)}"
+
+
+def _check_gymnasium(env_id: str) -> None:
+    import gymnasium
+
+    module, _, name = env_id.rpartition(":")
+    if module:
+        try:
+            importlib.import_module(module)
+        except Exception as error:
+            raise InputError(
+                f"env.id: cannot import {module!r} for {env_id!r} ({type(error).__name__}: {error}); "
+                "run from the folder that holds it or put that folder on PYTHONPATH"
+            ) from None
+    if name in gymnasium.registry:
+        return
+    close = difflib.get_close_matches(name, [*PROCGEN_GAMES, *gymnasium.registry], n=1, cutoff=0.6)
+    hint = (
+        f"; did you mean {close[0]!r}?"
+        if close
+        else "; expected a Procgen game such as coinrun or a registered Gymnasium id such as CartPole-v1"
+    )
+    raise InputError(f"env.id: no environment is called {env_id!r}{hint}")

@@ -1,0 +1,81 @@
+"""Procgen behind the slice contract. Created in the process that steps it, never across a fork."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from parallel_ppo.config import PROCGEN_OPTIONS, EnvSettings
+from parallel_ppo.envs import names
+from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Step
+from parallel_ppo.keyed import integer_seed
+
+STATE_BYTES = 1 << 20  # measured: 20-40 KB; the space is reserved, not used
+SPEC = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), True, STATE_BYTES)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Procgen imports the old gym, which prints an upgrade notice to stderr."""
+    kept = sys.stderr
+    with open(os.devnull, "w") as nowhere:
+        sys.stderr = nowhere
+        try:
+            yield
+        finally:
+            sys.stderr = kept
+
+
+def warm_up() -> None:
+    """Load the library and its pictures (about 2 s) once, so that processes forked from this one make environments in milliseconds."""
+    _make("coinrun", 1, {"rand_seed": 0}).close()
+
+
+def _make(game: str, num: int, options: dict[str, Any]) -> Any:
+    with _quiet():
+        from procgen import ProcgenGym3Env
+
+        return ProcgenGym3Env(num=num, env_name=game, num_threads=0, **options)
+
+
+class ProcgenSlice:
+    """A slice is one native vector environment, whose random stream belongs to its state."""
+
+    def __init__(
+        self, *, settings: EnvSettings, seed: int, first_env: int, num_envs: int, render: bool = False
+    ) -> None:
+        game = names.procgen_game(settings.id)
+        assert game is not None
+        options = {option: getattr(settings, option) for option in PROCGEN_OPTIONS}
+        options["rand_seed"] = integer_seed(seed, "procgen", first_env)
+        if render:
+            options["render_mode"] = "rgb_array"
+        self.native = _make(game, num_envs, options)
+
+    def reset(self) -> np.ndarray:
+        """Procgen opens its first episodes when it is made."""
+        return self.native.observe()[1]["rgb"]
+
+    def step(self, action: np.ndarray) -> Step:
+        self.native.act(action.astype(np.int32).reshape(-1))
+        reward, observation, first = self.native.observe()
+        first = np.asarray(first, dtype=bool)
+        level_seed = None
+        if first.any():
+            level_seed = np.array(
+                [info["prev_level_seed"] for info in self.native.get_info()], dtype=np.int32
+            )
+        return Step(observation["rgb"], reward, first, None, None, level_seed)
+
+    def get_state(self) -> list[bytes]:
+        return [bytes(state) for state in self.native.callmethod("get_state")]
+
+    def set_state(self, states: list[bytes]) -> tuple[np.ndarray, bool]:
+        self.native.callmethod("set_state", states)
+        return self.native.observe()[1]["rgb"], True
+
+    def close(self) -> None:
+        self.native.close()

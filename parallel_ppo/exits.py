@@ -1,0 +1,59 @@
+"""How a run may end: exit codes and the exceptions that carry them to the command line."""
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    DONE = 0
+    INPUT = 2
+    NUMBERS = 3
+    RESTARTS = 4
+    STORAGE = 5
+    CLUSTER = 6
+    PREEMPTED = 75
+    INTERRUPTED = 130
+
+
+class RunError(Exception):
+    """Ends the run with one line for the user; `code` becomes the exit status."""
+
+    code = ExitCode.INPUT
+
+
+class InputError(RunError):
+    """Something the user gave cannot be used; nothing was started or written."""
+
+    code = ExitCode.INPUT
+
+
+class NumbersError(RunError):
+    """A NaN or infinity appeared; parameters were left untouched."""
+
+    code = ExitCode.NUMBERS
+
+
+class RestartsExhausted(RunError):
+    """A worker kept failing; replacing it again would not help."""
+
+    code = ExitCode.RESTARTS
+
+
+class StorageError(RunError):
+    """Results can no longer be written."""
+
+    code = ExitCode.STORAGE
+
+
+class ClusterError(RunError):
+    """Another node is gone, late, or runs something else."""
+
+    code = ExitCode.CLUSTER
+
+
+class Interrupted(BaseException):
+    """Raised by a signal while an iteration may be abandoned. Not an Exception, so no handler eats it."""
+
+    def __init__(self, code: ExitCode, signal_name: str) -> None:
+        super().__init__(signal_name)
+        self.code = code
+        self.signal_name = signal_name
