@@ -1,0 +1,136 @@
+"""A policy: trunk(s), an action head and a value head, over one flat parameter vector.
+
+Initial weights come from keyed NumPy draws on one thread, so they depend on the seed alone.
+"""
+
+import hashlib
+import math
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from parallel_ppo.config import Settings
+from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.keyed import generator
+from parallel_ppo.policies import heads
+from parallel_ppo.policies.impala import Impala
+from parallel_ppo.policies.mlp import Mlp
+from parallel_ppo.policies.nature import Nature
+
+ALIGNMENT = 16  # floats: every parameter starts on a cache line, in every process alike
+
+
+class Output(NamedTuple):
+    action: Tensor  # [B, K] logits, or means
+    log_std: Tensor | None  # [K] of a Gaussian head
+    value: Tensor  # [B]
+
+
+class Policy(nn.Module):
+    def __init__(self, settings: Settings, spec: EnvSpec) -> None:
+        super().__init__()
+        self.spec = spec
+        kind = settings.training.policy
+        self.trunk = _trunk(kind, settings, spec)
+        self.value_trunk = _trunk(kind, settings, spec) if kind == "mlp" else None
+        self.action_head = nn.Linear(self.trunk.num_features, heads.num_outputs(spec.action))
+        self.value_head = nn.Linear(self.trunk.num_features, 1)
+        is_gaussian = spec.action.kind == "gaussian"
+        self.log_std = nn.Parameter(torch.zeros(spec.action.sizes[0])) if is_gaussian else None
+
+    def forward(self, observation: Tensor) -> Output:
+        """`observation` as `prepare` returns it."""
+        features = self.trunk(observation)
+        value_features = features if self.value_trunk is None else self.value_trunk(observation)
+        return Output(self.action_head(features), self.log_std, self.value_head(value_features).squeeze(1))
+
+    def prepare(self, rows: Tensor, mean: Tensor, scale: Tensor, clip: float) -> Tensor:
+        """Rows of the slab -> what the network reads: images in channels-last float, vectors normalised."""
+        if self.spec.observation_dtype == "uint8":
+            return rows.permute(0, 3, 1, 2).to(torch.float32).mul_(1 / 255)
+        return ((rows - mean) * scale).clamp_(-clip, clip)
+
+
+def _trunk(kind: str, settings: Settings, spec: EnvSpec) -> Impala | Nature | Mlp:
+    if kind == "mlp":
+        return Mlp(spec.observation_shape[0], list(settings.training.hidden_sizes))
+    return (Impala if kind == "impala" else Nature)(*spec.observation_shape)
+
+
+# --- the flat vector ------------------------------------------------------------------------------------------------------
+
+
+def _aligned(count: int) -> int:
+    return -(-count // ALIGNMENT) * ALIGNMENT
+
+
+def num_flat(policy: Policy) -> int:
+    return sum(_aligned(parameter.numel()) for parameter in policy.parameters())
+
+
+def views(policy: Policy, flat: Tensor) -> dict[str, Tensor]:
+    """Each parameter's place in a flat vector, by name."""
+    result, offset = {}, 0
+    for name, parameter in policy.named_parameters():
+        result[name] = flat[offset : offset + parameter.numel()].view(parameter.shape)
+        offset += _aligned(parameter.numel())
+    return result
+
+
+def bind(policy: Policy, flat: Tensor) -> None:
+    """Let the policy's parameters live in `flat`."""
+    for name, view in views(policy, flat).items():
+        policy.get_parameter(name).data = view
+
+
+def sha256(policy: Policy, flat: Tensor) -> str:
+    """Over names, shapes and contiguous float32 bytes in name order."""
+    digest = hashlib.sha256()
+    for name, view in sorted(views(policy, flat).items()):
+        digest.update(f"{name}{tuple(view.shape)}".encode())
+        digest.update(view.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+# --- initial weights ------------------------------------------------------------------------------------------------------
+
+
+def initialise(policy: Policy, flat: Tensor, seed: int) -> None:
+    flat.zero_()
+    for index, (name, view) in enumerate(views(policy, flat).items()):
+        if name.endswith("weight"):
+            draws = generator(seed, "initial", index)
+            view.copy_(torch.from_numpy(_weights(policy, name, tuple(view.shape), draws)))
+        elif name != "log_std" and isinstance(policy.trunk, Impala) and "trunk" in name:
+            bound = 1 / math.sqrt(_fan_in(policy, name.replace("bias", "weight")))
+            view.copy_(
+                torch.from_numpy(
+                    generator(seed, "initial", index).uniform(-bound, bound, view.shape).astype(np.float32)
+                )
+            )
+
+
+def _fan_in(policy: Policy, name: str) -> int:
+    return policy.get_parameter(name)[0].numel()
+
+
+def _weights(policy: Policy, name: str, shape: tuple[int, ...], draws: np.random.Generator) -> np.ndarray:
+    """Heads are orthogonal with gains 0.01 and 1. IMPALA's trunk is uniform by fan-in, the others' orthogonal with gain sqrt(2)."""
+    if name == "action_head.weight":
+        return _orthogonal(shape, 0.01, draws)
+    if name == "value_head.weight":
+        return _orthogonal(shape, 1.0, draws)
+    if isinstance(policy.trunk, Impala):
+        bound = 1 / math.sqrt(_fan_in(policy, name))
+        return draws.uniform(-bound, bound, shape).astype(np.float32)
+    return _orthogonal(shape, math.sqrt(2), draws)
+
+
+def _orthogonal(shape: tuple[int, ...], gain: float, draws: np.random.Generator) -> np.ndarray:
+    rows, columns = shape[0], int(np.prod(shape[1:]))
+    normal = draws.standard_normal((max(rows, columns), min(rows, columns)))
+    q, r = np.linalg.qr(normal)
+    q *= np.sign(np.diag(r))
+    return (gain * (q if rows >= columns else q.T)).reshape(shape).astype(np.float32)
