@@ -1,0 +1,194 @@
+"""The nursery: a small process that imports everything once and forks workers on request, in milliseconds.
+
+`Nursery` is the coordinator's handle. The child side (`python -m parallel_ppo.nursery`) never touches a tensor, so it is safe to
+fork. Lives are tied: it dies with the coordinator, and its workers die with it. Messages are JSON in packets; descriptors
+travel beside them.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parallel_ppo.config import Settings
+from parallel_ppo.envs.contract import EnvSpec
+
+PACKET = 1 << 17
+SPAWN_TIMEOUT = 60.0
+PR_SET_PDEATHSIG = 1
+COORDINATOR_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+class Child(NamedTuple):
+    pid: int
+    pidfd: int
+    socket: socket.socket
+
+
+class NurseryLost(Exception):
+    """The nursery died or does not answer."""
+
+
+class Nursery:
+    """Starts in the background: the coordinator can import torch while the nursery does."""
+
+    def __init__(self, settings: Settings, spec: EnvSpec) -> None:
+        self.settings, self.spec = settings, spec
+        hello = {"path": sys.path, "settings": settings.model_dump(), "spec": spec.as_json()}
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        root = str(Path(__file__).resolve().parent.parent)
+        environment = os.environ | {
+            "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
+        }
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "parallel_ppo.nursery", str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+        self.socket.send(json.dumps(hello).encode())
+        self.exit_status: dict[int, int] = {}
+
+    def spawn(self, worker: int, cpu: int | None, memory: tuple[int, int]) -> Child:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            request = json.dumps({"worker": worker, "cpu": cpu}).encode()
+            try:
+                socket.send_fds(self.socket, [request], [theirs.fileno(), *memory])
+            except OSError:
+                ours.close()
+                raise NurseryLost from None
+        deadline = time.monotonic() + SPAWN_TIMEOUT
+        while (remaining := deadline - time.monotonic()) > 0:
+            message, descriptors = self._receive(remaining)
+            if message is not None and message.get("worker") == worker:
+                return Child(message["pid"], descriptors[0], ours)
+        ours.close()
+        raise NurseryLost
+
+    def _receive(self, timeout: float) -> tuple[dict[str, Any] | None, list[int]]:
+        if not select.select([self.socket], [], [], timeout)[0]:
+            return None, []
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.socket, PACKET, 4)
+        except OSError:
+            raise NurseryLost from None
+        if not data:
+            raise NurseryLost
+        message = json.loads(data)
+        if "exited" in message:
+            self.exit_status[message["exited"]] = message["status"]
+        return message, descriptors
+
+    def status_of(self, pid: int, timeout: float = 0.5) -> int | None:
+        """How a dead worker ended (as `os.waitstatus_to_exitcode`); None if the nursery is gone too."""
+        deadline = time.monotonic() + timeout
+        try:
+            while pid not in self.exit_status and (remaining := deadline - time.monotonic()) > 0:
+                self._receive(remaining)
+        except NurseryLost:
+            return None
+        return self.exit_status.pop(pid, None)
+
+    def again(self) -> "Nursery":
+        """A new one in place of this one."""
+        self.close()
+        return Nursery(self.settings, self.spec)
+
+    def close(self) -> None:
+        """May be called twice."""
+        self.process.kill()
+        self.process.wait()
+        self.socket.close()
+
+
+# --- the child side -------------------------------------------------------------------------------------------------------
+
+
+def tie_to_parent(expected: int) -> None:
+    """Die when the parent dies; and at once, if it died before this line."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != expected:
+        os._exit(1)
+
+
+def main() -> None:
+    channel, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    tie_to_parent(parent)
+    for number in COORDINATOR_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    hello = json.loads(channel.recv(PACKET))
+    sys.path[:] = hello["path"]
+    settings, spec = Settings.model_validate(hello["settings"]), EnvSpec.from_json(hello["spec"])
+    import parallel_ppo.worker_process  # noqa: F401  (torch, once for all workers)
+    from parallel_ppo.envs.build import warm_up
+
+    warm_up(settings)
+    _serve(channel, settings, spec)
+
+
+def _serve(channel: socket.socket, settings: Settings, spec: EnvSpec) -> None:
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    os.set_blocking(wake_read, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    while True:
+        ready = select.select([channel.fileno(), wake_read], [], [])[0]
+        if wake_read in ready:
+            os.read(wake_read, 4096)
+        _reap(channel)
+        if channel.fileno() in ready:
+            data, descriptors, _, _ = socket.recv_fds(channel, PACKET, 4)
+            if not data:
+                os._exit(0)
+            _fork(channel, json.loads(data), descriptors, settings, spec)
+
+
+def _reap(channel: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        channel.send(json.dumps({"exited": pid, "status": os.waitstatus_to_exitcode(status)}).encode())
+
+
+def _fork(
+    channel: socket.socket, request: dict[str, Any], descriptors: list[int], settings: Settings, spec: EnvSpec
+) -> None:
+    nursery = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        tie_to_parent(nursery)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        channel.close()
+        from parallel_ppo.worker_process import serve
+
+        serve(
+            descriptors[0],
+            (descriptors[1], descriptors[2]),
+            settings,
+            spec,
+            request["worker"],
+            request["cpu"],
+        )
+        os._exit(0)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    pidfd = os.pidfd_open(pid)
+    socket.send_fds(channel, [json.dumps({"worker": request["worker"], "pid": pid}).encode()], [pidfd])
+    os.close(pidfd)
+
+
+if __name__ == "__main__":
+    main()

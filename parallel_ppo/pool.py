@@ -1,0 +1,354 @@
+"""The processes that work: started, asked, watched, replaced, stopped. And the inline pool: the same without processes.
+
+A task is pinned to the worker that owns the slice (`Open`, `Collect`) or free (`Gradient`, `Reduce`): free tasks go to the owner
+of their slice first and to whoever is idle after that. A worker that dies, hangs, stops or raises is killed, confirmed dead and
+replaced; its slices are restored to where the iteration started and its tasks are asked again.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from enum import Enum
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from parallel_ppo.config import Settings
+from parallel_ppo.exits import NumbersError, RestartsExhausted
+from parallel_ppo.nursery import Child, Nursery, NurseryLost
+from parallel_ppo.shared import Memory
+from parallel_ppo.worker import Collect, Gradient, Open, Task, Worker
+from parallel_ppo.worker_process import Done, Failed
+
+DEPTH = 2  # tasks in a worker's hands: one to do and one waiting, so that it never idles between them
+POLL = 0.5
+FIRST_DEADLINE = 600.0
+LEAST_DEADLINE = 30.0
+DEADLINE_FACTOR = 20.0
+GAP = 10.0  # the coordinator itself was stopped or suspended: deadlines start anew
+
+
+class Span(NamedTuple):
+    """What a worker did, when: for idle shares and traces."""
+
+    worker: int
+    task: Task
+    started: float
+    ended: float
+
+
+class Pool(Protocol):
+    num_workers: int
+    restarts: int
+    exact: bool
+
+    @property
+    def pids(self) -> list[int]: ...
+
+    def run(self, tasks: Iterable[Task]) -> list[Span]: ...
+
+    def iteration_done(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class InlinePool:
+    """Everything in this process, one task after the other."""
+
+    def __init__(self, worker: Worker, first_iteration: int) -> None:
+        self.worker = worker
+        self.num_workers, self.restarts = 1, 0
+        slices = range(worker.shape.num_slices)
+        self.exact = all([worker.run(_open(worker.memory, index, first_iteration)) for index in slices])
+
+    def run(self, tasks: Iterable[Task]) -> list[Span]:
+        spans = []
+        for task in tasks:
+            started = time.monotonic()
+            self.worker.run(task)
+            spans.append(Span(0, task, started, time.monotonic()))
+        return spans
+
+    @property
+    def pids(self) -> list[int]:
+        return []
+
+    def iteration_done(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.worker.close()
+
+
+def _open(memory: Memory, slice_index: int, iteration: int) -> Open:
+    return Open(
+        slice_index, iteration, fresh=bool(memory.state_stamp[iteration % 2, slice_index] != iteration)
+    )
+
+
+class State(Enum):
+    ABSENT = "absent"
+    WORKING = "working"
+    IDLE = "idle"
+
+
+class Member:
+    """One place in the pool and the process that fills it now."""
+
+    def __init__(self, index: int, cpu: int | None, slices: list[int]) -> None:
+        self.index, self.cpu, self.slices = index, cpu, slices
+        self.child: Child | None = None
+        self.channel: Connection | None = None
+        self.outstanding: deque[Task] = deque()
+        self.queue: deque[Task] = deque()
+        self.asked = 0.0
+        self.restarts = 0
+        self.stopped_polls = 0
+        self.traceback = ""
+
+    @property
+    def state(self) -> State:
+        if self.child is None:
+            return State.ABSENT
+        return State.WORKING if self.outstanding else State.IDLE
+
+    def send(self, task: Task) -> None:
+        assert self.channel is not None
+        if not self.outstanding:
+            self.asked = time.monotonic()
+        self.outstanding.append(task)
+        self.channel.send(task)
+
+
+class ProcessPool:
+    def __init__(
+        self,
+        settings: Settings,
+        memory: Memory,
+        nursery: Nursery,
+        cpus: list[int | None],
+        first_iteration: int,
+        on_fault: Callable[[str], None],
+    ) -> None:
+        self.settings, self.memory, self.nursery, self.on_fault = settings, memory, nursery, on_fault
+        self.num_workers, self.restarts, self.exact = len(cpus), 0, True
+        shape = settings.shape
+        self.members = [
+            Member(index, cpu, list(_share(shape.num_slices, self.num_workers, index)))
+            for index, cpu in enumerate(cpus)
+        ]
+        self.owner = {slice_index: member for member in self.members for slice_index in member.slices}
+        self.slice_iteration = dict.fromkeys(range(shape.num_slices), first_iteration)
+        self.selector = selectors.DefaultSelector()
+        self.longest: dict[type, float] = {}
+        self.waiting: set[Task] = set()
+        self.spans: list[Span] = []
+        for member in self.members:
+            self._start(member)
+        self.run(())
+
+    @property
+    def pids(self) -> list[int]:
+        return [self.nursery.process.pid, *(member.child.pid for member in self.members if member.child)]
+
+    # --- asking -----------------------------------------------------------------------------------------------------------
+
+    def run(self, tasks: Iterable[Task]) -> list[Span]:
+        """Returns when every task is done, whoever had to be replaced on the way."""
+        for task in tasks:
+            self.waiting.add(task)
+            self._home(task).queue.append(task)
+        self.spans = []
+        last_poll = time.monotonic()
+        while self.waiting or any(member.outstanding for member in self.members):
+            for member in self.members:
+                self._feed(member)
+            for key, _ in self.selector.select(POLL):
+                self._heard(key.data)
+            if time.monotonic() - last_poll > POLL:
+                last_poll = self._watch(last_poll)
+        return self.spans
+
+    def _home(self, task: Task) -> Member:
+        if isinstance(task, (Open, Collect)):
+            return self.owner[task.slice_index]
+        if isinstance(task, Gradient):
+            return self.owner[task.lane // len(self.settings.shape.lane_sizes)]
+        return self.members[task.first_block % self.num_workers]
+
+    def _feed(self, member: Member) -> None:
+        while member.child is not None and len(member.outstanding) < DEPTH:
+            if not member.queue and not self._steal(member):
+                return
+            task = member.queue.popleft()
+            try:
+                member.send(task)
+            except OSError:
+                return  # it is dying: its sentinel tells, and what it holds is asked again
+
+    def _steal(self, member: Member) -> bool:
+        """A free task from whoever has most of them waiting."""
+        victim = max(self.members, key=lambda other: len(other.queue))
+        if (
+            not victim.queue
+            or isinstance(victim.queue[-1], (Open, Collect))
+            or (member.outstanding and len(victim.queue) < 2)
+        ):
+            return False
+        member.queue.append(victim.queue.pop())
+        return True
+
+    # --- hearing ----------------------------------------------------------------------------------------------------------
+
+    def _heard(self, member: Member) -> None:
+        if member.child is None or member.channel is None:
+            return
+        try:
+            while member.channel.poll():
+                self._message(member, member.channel.recv())
+        except (EOFError, OSError):
+            self._replace(member, "raised" if member.traceback else "died")
+            return
+        if _is_dead(member.child):
+            self._replace(member, "died")
+
+    def _message(self, member: Member, message: Done | Failed) -> None:
+        if isinstance(message, Failed):
+            if message.numbers:
+                raise NumbersError(message.message)
+            member.traceback = message.message
+            raise EOFError  # it has left its loop: treat it as dead
+        task = message.task
+        assert member.outstanding and member.outstanding[0] == task, "a reply to a question nobody asked"
+        member.outstanding.popleft()
+        member.asked = time.monotonic()
+        self.waiting.discard(task)
+        self.exact &= message.exact
+        if isinstance(task, Collect):
+            self.slice_iteration[task.slice_index] = task.iteration + 1
+        if not isinstance(task, Open):
+            duration = message.ended - message.started
+            self.longest[type(task)] = max(self.longest.get(type(task), 0.0), duration)
+            self.spans.append(Span(member.index, task, message.started, message.ended))
+
+    # --- watching ---------------------------------------------------------------------------------------------------------
+
+    def _watch(self, last_poll: float) -> float:
+        now = time.monotonic()
+        for member in self.members:
+            if member.child is None:
+                continue
+            if now - last_poll > GAP:
+                member.asked = now
+            member.stopped_polls = member.stopped_polls + 1 if _is_stopped(member.child.pid) else 0
+            if member.stopped_polls >= 2:
+                self._replace(member, "was stopped by a signal")
+            elif member.outstanding and now - member.asked > self._deadline(member.outstanding[0]):
+                self._replace(member, f"gave no answer for {now - member.asked:.0f} s")
+        return now
+
+    def _deadline(self, task: Task) -> float:
+        chosen = self.settings.parallel.hang_timeout
+        if chosen != "auto":
+            return chosen
+        longest = self.longest.get(type(task))
+        return FIRST_DEADLINE if longest is None else max(LEAST_DEADLINE, DEADLINE_FACTOR * longest)
+
+    # --- starting, replacing, stopping ------------------------------------------------------------------------------------
+
+    def _start(self, member: Member) -> None:
+        try:
+            member.child = self.nursery.spawn(member.index, member.cpu, self.memory.descriptors)
+        except NurseryLost:
+            self.nursery = self.nursery.again()
+            member.child = self.nursery.spawn(member.index, member.cpu, self.memory.descriptors)
+        member.channel = Connection(member.child.socket.detach())
+        member.stopped_polls = 0
+        self.selector.register(member.channel, selectors.EVENT_READ, member)
+        self.selector.register(member.child.pidfd, selectors.EVENT_READ, member)
+        for slice_index in reversed(member.slices):
+            task = _open(self.memory, slice_index, self.slice_iteration[slice_index])
+            self.waiting.add(task)
+            member.queue.appendleft(task)
+
+    def _replace(self, member: Member, what: str) -> None:
+        """The old incarnation is confirmed dead before the new one is asked: nobody writes late."""
+        assert member.child is not None
+        pid = member.child.pid
+        self._bury(member)
+        status = self.nursery.status_of(pid)
+        again = [task for task in (*member.outstanding, *member.queue) if not isinstance(task, Open)]
+        self.waiting -= {task for task in (*member.outstanding, *member.queue) if isinstance(task, Open)}
+        member.outstanding.clear()
+        member.queue = deque(again)
+        member.restarts += 1
+        self.restarts += 1
+        cause = _describe(what, status)
+        last_line = member.traceback.strip().splitlines()[-1] if member.traceback else ""
+        if member.restarts > self.settings.parallel.max_restarts:
+            raise RestartsExhausted(
+                f"worker {member.index} {cause} {member.restarts} times without a completed iteration "
+                f"(iteration {max(self.slice_iteration.values())}, seed {self.settings.training.seed}){': ' + last_line if last_line else ''}"
+                + (f"\n{member.traceback}" if member.traceback else "")
+            )
+        self.on_fault(
+            f"worker {member.index} {cause}{': ' + last_line if last_line else ''}; replaced, its work is redone"
+        )
+        member.traceback = ""
+        self._start(member)
+
+    def _bury(self, member: Member) -> None:
+        if member.child is None or member.channel is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(member.child.pidfd, signal.SIGKILL)
+        while not _is_dead(member.child, timeout=1.0):
+            pass
+        self.selector.unregister(member.channel)
+        self.selector.unregister(member.child.pidfd)
+        member.channel.close()
+        os.close(member.child.pidfd)
+        member.child, member.channel = None, None
+
+    def iteration_done(self) -> None:
+        for member in self.members:
+            member.restarts = 0
+
+    def close(self) -> None:
+        """May be called twice, and at any moment."""
+        for member in self.members:
+            if member.child is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(member.child.pidfd, signal.SIGKILL)
+        for member in self.members:
+            self._bury(member)
+        self.selector.close()
+        self.nursery.close()
+
+
+def _share(total: int, parts: int, index: int) -> range:
+    """Contiguous and as even as possible."""
+    return range(index * total // parts, (index + 1) * total // parts)
+
+
+def _is_dead(child: Child, timeout: float = 0.0) -> bool:
+    with selectors.DefaultSelector() as selector:
+        selector.register(child.pidfd, selectors.EVENT_READ)
+        return bool(selector.select(timeout))
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except (OSError, IndexError):
+        return False
+
+
+def _describe(what: str, status: int | None) -> str:
+    if status is None or what != "died" or status == 0:
+        return what if what != "died" or status != 0 else "ended"
+    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"

@@ -1,0 +1,234 @@
+"""What a worker does: open its slices, collect, compute gradients of lanes, reduce blocks of parameters.
+
+The same object serves inside a worker process and in the inline pool of the sequential trainer. Every phase is idempotent:
+its inputs and outputs never overlap, so it can be asked again. T steps, E envs, B samples of a lane.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from parallel_ppo import ppo
+from parallel_ppo.config import Settings
+from parallel_ppo.envs.build import make_slice
+from parallel_ppo.envs.contract import EnvSpec, SliceEnv
+from parallel_ppo.exits import NumbersError
+from parallel_ppo.keyed import generator
+from parallel_ppo.policies import heads
+from parallel_ppo.policies.policy import Policy, bind, views
+from parallel_ppo.shared import BLOCK, Memory
+
+
+class Open(NamedTuple):
+    """Make a slice's environments and put them where iteration `iteration` starts."""
+
+    slice_index: int
+    iteration: int
+    fresh: bool  # no saved state: reset, and publish the first one
+
+
+class Collect(NamedTuple):
+    slice_index: int
+    iteration: int
+
+
+class Gradient(NamedTuple):
+    lane: int
+    iteration: int
+    epoch: int
+    minibatch: int
+    advantage_mean: float
+    advantage_scale: float
+    clip_range: float
+
+
+class Reduce(NamedTuple):
+    first_block: int
+    end_block: int
+
+
+Task = Open | Collect | Gradient | Reduce
+
+
+class Worker:
+    def __init__(self, settings: Settings, spec: EnvSpec, memory: Memory) -> None:
+        self.settings, self.spec, self.memory = settings, spec, memory
+        self.shape = settings.shape
+        self.policy = Policy(settings, spec)
+        bind(self.policy, memory.tensor("parameters"))
+        self.parameters = list(self.policy.parameters())
+        self.slices: dict[int, SliceEnv] = {}
+        self.lane_views: dict[int, list[torch.Tensor]] = {}
+        self.order_cache: dict[tuple[int, int, int], np.ndarray] = {}
+        flat = self.shape.num_steps * self.shape.num_envs
+        self.rows = {
+            name: memory.tensor(name)[: self.shape.num_steps].reshape(flat, *memory.table[name].shape[2:])
+            for name in ("observation", "action", "log_prob", "value", "advantage", "target_return")
+        }
+        self.observation_mean = memory.tensor("observation_mean")
+        self.observation_scale = memory.tensor("observation_scale")
+
+    def run(self, task: Task) -> bool:
+        """Performs a task. False only for a slice that could not be restored exactly."""
+        if isinstance(task, Open):
+            return self.open(task)
+        handlers: dict[type, Callable] = {Collect: self.collect, Gradient: self.gradient, Reduce: self.reduce}
+        handlers[type(task)](task)
+        return True
+
+    def close(self) -> None:
+        for slice_env in self.slices.values():
+            slice_env.close()
+        self.slices = {}
+
+    # --- environments -----------------------------------------------------------------------------------------------------
+
+    def columns(self, slice_index: int) -> slice:
+        return slice(slice_index * self.shape.slice_envs, (slice_index + 1) * self.shape.slice_envs)
+
+    def open(self, task: Open) -> bool:
+        env = make_slice(self.settings, task.slice_index)
+        self.slices[task.slice_index] = env
+        if task.fresh:
+            self.publish(task.slice_index, task.iteration, env.reset(), np.ones(self.shape.slice_envs, bool))
+            return True
+        memory, slot, columns = self.memory, task.iteration % 2, self.columns(task.slice_index)
+        assert memory.state_stamp[slot, task.slice_index] == task.iteration, (
+            "the slot holds another iteration"
+        )
+        lengths = memory.state_length[slot, columns]
+        states = [
+            bytes(memory.state_bytes[slot, column, :length])
+            for column, length in zip(range(columns.start, columns.stop), lengths, strict=True)
+        ]
+        observation, exact = env.set_state(states)
+        if not exact:
+            memory.carry_observation[slot, columns] = observation
+            memory.carry_start[slot, columns] = 1
+        return exact
+
+    def publish(self, slice_index: int, iteration: int, observation: np.ndarray, start: np.ndarray) -> None:
+        """Where the next iteration starts, into the slot that nobody reads now; the stamp comes last."""
+        memory, slot, columns = self.memory, iteration % 2, self.columns(slice_index)
+        memory.state_stamp[slot, slice_index] = -1
+        memory.carry_observation[slot, columns] = observation
+        memory.carry_start[slot, columns] = start
+        for column, state in zip(
+            range(columns.start, columns.stop), self.slices[slice_index].get_state(), strict=True
+        ):
+            assert len(state) <= self.spec.state_bytes, (
+                f"environment {column} has a state of {len(state)} bytes, {self.spec.state_bytes} are reserved"
+            )
+            memory.state_bytes[slot, column, : len(state)] = np.frombuffer(state, np.uint8)
+            memory.state_length[slot, column] = len(state)
+        memory.state_stamp[slot, slice_index] = iteration
+
+    # --- collect ----------------------------------------------------------------------------------------------------------
+
+    @torch.inference_mode()
+    def collect(self, task: Collect) -> None:
+        memory, shape, columns = self.memory, self.shape, self.columns(task.slice_index)
+        env, slot = self.slices[task.slice_index], task.iteration % 2
+        assert memory.state_stamp[slot, task.slice_index] == task.iteration, (
+            "the slot holds another iteration"
+        )
+        draws = generator(self.settings.training.seed, "action", task.slice_index, task.iteration)
+        noise = heads.draw_noise(self.spec.action, draws, shape.num_steps, shape.slice_envs)
+        memory.observation[0, columns] = memory.carry_observation[slot, columns]
+        memory.episode_start[0, columns] = memory.carry_start[slot, columns]
+        for t in range(shape.num_steps):
+            output = self.policy(self.prepare(torch.from_numpy(memory.observation[t, columns])))
+            action = heads.sample(self.spec.action, output.action, output.log_std, noise[t])
+            memory.action[t, columns] = action.numpy()
+            memory.log_prob[t, columns] = heads.evaluate(
+                self.spec.action, output.action, output.log_std, action
+            ).log_prob.numpy()
+            memory.value[t, columns] = output.value.numpy()
+            self.step(env, t, columns, memory.action[t, columns])
+        last = torch.from_numpy(memory.observation[shape.num_steps, columns])
+        memory.value[shape.num_steps, columns] = self.policy(self.prepare(last)).value.numpy()
+        self.publish(
+            task.slice_index,
+            task.iteration + 1,
+            memory.observation[shape.num_steps, columns],
+            memory.episode_start[shape.num_steps, columns],
+        )
+
+    def step(self, env: SliceEnv, t: int, columns: slice, action: np.ndarray) -> None:
+        memory = self.memory
+        result = env.step(action)
+        if not np.isfinite(result.reward).all():
+            culprit = columns.start + int(np.argmin(np.isfinite(result.reward)))
+            raise NumbersError(
+                f"environment {culprit} ({self.settings.env.id}) gave the reward {result.reward[culprit - columns.start]} at step {t} of the iteration"
+            )
+        memory.observation[t + 1, columns] = result.observation
+        memory.reward[t, columns] = result.reward
+        memory.episode_start[t + 1, columns] = result.episode_start
+        memory.level_seed[t, columns] = -1 if result.level_seed is None else result.level_seed
+        memory.truncated[t, columns] = 0
+        memory.final_value[t, columns] = 0
+        if result.final_observation is not None:
+            assert result.truncated is not None
+            value = self.policy(self.prepare(torch.from_numpy(result.final_observation))).value.numpy()
+            memory.truncated[t, columns] = result.truncated
+            memory.final_value[t, columns] = np.where(result.truncated, value, 0)
+
+    def prepare(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.policy.prepare(
+            rows, self.observation_mean, self.observation_scale, self.settings.training.observation_clip
+        )
+
+    # --- update -----------------------------------------------------------------------------------------------------------
+
+    def lane_rows(self, task: Gradient) -> torch.Tensor:
+        """The rows of the slab that a lane reads."""
+        shape = self.shape
+        slice_index, part = divmod(task.lane, len(shape.lane_sizes))
+        key = (task.iteration, task.epoch, slice_index)
+        if key not in self.order_cache:
+            self.order_cache = {k: v for k, v in self.order_cache.items() if k[:2] == key[:2]}
+            order = ppo.sample_order(seed=self.settings.training.seed, slice_index=slice_index, iteration=task.iteration, epoch=task.epoch,
+                                     num_samples=shape.num_steps * shape.slice_envs)  # fmt: skip
+            self.order_cache[key] = ppo.slab_rows(
+                order, slice_index=slice_index, slice_envs=shape.slice_envs, num_envs=shape.num_envs
+            )
+        first = task.minibatch * shape.share + sum(shape.lane_sizes[:part])
+        return torch.from_numpy(self.order_cache[key][first : first + shape.lane_sizes[part]])
+
+    def gradient(self, task: Gradient) -> None:
+        training, index = self.settings.training, self.lane_rows(task)
+        batch = {name: rows.index_select(0, index) for name, rows in self.rows.items()}
+        output = self.policy(self.prepare(batch["observation"]))
+        evaluated = heads.evaluate(self.spec.action, output.action, output.log_std, batch["action"])
+        sums = ppo.loss_sums(
+            log_prob=evaluated.log_prob, entropy=evaluated.entropy, value=output.value,
+            old_log_prob=batch["log_prob"], old_value=batch["value"],
+            advantage=(batch["advantage"] - task.advantage_mean) * task.advantage_scale, target_return=batch["target_return"],
+            batch_size=self.shape.batch_size, clip_range=task.clip_range,
+            value_clip=task.clip_range if training.clip_value_loss else None,
+            entropy_coef=training.entropy_coef, value_coef=training.value_coef,
+        )  # fmt: skip
+        gradients = torch.autograd.grad(sums.total, self.parameters)
+        for view, gradient in zip(self.gradient_views(task.lane), gradients, strict=True):
+            view.copy_(gradient)
+        self.memory.lane_statistics[task.lane] = [float(value.detach()) for value in sums]
+
+    def gradient_views(self, lane: int) -> list[torch.Tensor]:
+        if lane not in self.lane_views:
+            self.memory.lane_gradient[lane] = 0
+            self.lane_views[lane] = list(
+                views(self.policy, self.memory.tensor("lane_gradient")[lane]).values()
+            )
+        return self.lane_views[lane]
+
+    def reduce(self, task: Reduce) -> None:
+        """Sums the lanes' gradients of some blocks of parameters, and their squares in float64."""
+        lanes, gradient = self.memory.tensor("lane_gradient"), self.memory.tensor("gradient")
+        for block in range(task.first_block, task.end_block):
+            span = slice(block * BLOCK, (block + 1) * BLOCK)
+            total = ppo.tree_sum(list(lanes[:, span]))
+            gradient[span] = total
+            self.memory.gradient_squares[block] = float(total.double().square().sum())
