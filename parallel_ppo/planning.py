@@ -1,0 +1,127 @@
+"""Everything that is decided and checked before the first process starts. Needs no torch, so bad input is told at once."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parallel_ppo.config import Settings, changed_learning_setting, load_settings
+from parallel_ppo.envs.build import probe
+from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.exits import InputError
+from parallel_ppo.machine import Machine, read_machine
+from parallel_ppo.placement import Placement, plan_placement
+from parallel_ppo.rundirectory import RunDirectory
+
+NATURE_SMALLEST = 36  # pixels; below it the last convolution has nothing to read
+
+
+class Plan(NamedTuple):
+    kind: str  # parallel | sequential
+    settings: Settings
+    spec: EnvSpec
+    machine: Machine
+    placement: Placement
+    directory: RunDirectory
+    resume: bool
+    trust: bool
+
+
+def make_plan(
+    settings: Settings,
+    *,
+    kind: str,
+    output: Path | None = None,
+    checkpoints: Path | None = None,
+    resume: Path | None = None,
+    trust: bool = False,
+) -> Plan:
+    spec = probe(settings)
+    settings = _freeze_schedules(_resolve_policy(settings, spec))
+    machine = read_machine()
+    placement = _place(settings, kind, machine)
+    settings = _resolve_threads(settings, kind, machine, placement)
+    if resume is None:
+        directory = RunDirectory.new(output, kind, checkpoints)
+    else:
+        if output is not None and output != resume:
+            raise InputError(
+                f"--output-dir {output}: a resumed run stays in {resume}; leave --output-dir out"
+            )
+        directory = RunDirectory.existing(resume)
+        problem = changed_learning_setting(load_settings(file=resume / "config.yaml", flags={}), settings)
+        if problem is not None:
+            raise InputError(problem)
+    return Plan(kind, settings, spec, machine, placement, directory, resume is not None, trust)
+
+
+def _resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
+    """Turns `policy: auto` into a network and checks that it fits the observations."""
+    kind: Any = settings.training.policy
+    if kind == "auto":
+        kind = "impala" if spec.is_image else "mlp"
+    if (kind == "mlp") == spec.is_image:
+        what, fitting = ("images", "impala or nature") if spec.is_image else ("vectors", "mlp")
+        raise InputError(
+            f"training.policy: {kind!r} cannot read the {what} of {settings.env.id}; use {fitting}"
+        )
+    if kind == "nature" and min(spec.observation_shape[:2]) < NATURE_SMALLEST:
+        raise InputError(
+            f"training.policy: nature needs images of at least {NATURE_SMALLEST} x {NATURE_SMALLEST}, "
+            f"{settings.env.id} has {spec.observation_shape}; use impala or a resize wrapper"
+        )
+    if settings.training.normalize_observations and spec.is_image:
+        raise InputError(
+            "training.normalize_observations: is for vector observations; images are scaled by 1/255"
+        )
+    return settings.changed("training", policy=kind)
+
+
+def _freeze_schedules(settings: Settings) -> Settings:
+    """The horizon of a schedule is fixed at the first start, so that a resume moves only the stop."""
+    training = settings.training
+    linear = [
+        name for name in ("learning_rate", "clip_range") if getattr(training, f"{name}_schedule") == "linear"
+    ]
+    if not linear:
+        return settings
+    if training.schedule_by == "time":
+        hours = training.schedule_hours or training.duration
+        if hours is None:
+            raise InputError(
+                "training.schedule_by: 'time' needs training.schedule_hours or a duration (--duration)"
+            )
+        return settings.changed("training", schedule_hours=hours)
+    steps = training.schedule_steps or training.total_timesteps
+    if steps is None:
+        raise InputError(
+            f"training.{linear[0]}_schedule: 'linear' needs training.schedule_steps or --total-timesteps to know where it ends; or set training.schedule_by to time"
+        )
+    return settings.changed("training", schedule_steps=steps)
+
+
+def _place(settings: Settings, kind: str, machine: Machine) -> Placement:
+    workers = settings.parallel.num_workers if kind == "parallel" else 1
+    shape = settings.shape
+    try:
+        return plan_placement(
+            machine,
+            num_workers=None if workers == "auto" else workers,
+            pinning=settings.hardware.pinning if kind == "parallel" else "none",
+            max_useful=max(shape.num_slices, shape.num_lanes),
+        )
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _resolve_threads(settings: Settings, kind: str, machine: Machine, placement: Placement) -> Settings:
+    threads = settings.hardware.num_threads
+    if kind == "parallel":
+        if threads not in (1, "auto"):
+            raise InputError(
+                f"hardware.num_threads: {threads} is for the sequential trainer; workers have one thread each, set parallel.num_workers"
+            )
+        return settings.changed("hardware", num_threads=1)
+    if threads == "auto":
+        settings = settings.changed(
+            "hardware", num_threads=plan_placement(machine, num_workers=None, pinning="none").num_workers
+        )
+    return settings

@@ -1,0 +1,171 @@
+"""Turns iterations into files: metrics, episodes, TensorBoard, checkpoints; and keeps the display informed."""
+
+import json
+import math
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from parallel_ppo.budget import Budget
+from parallel_ppo.checkpoint import POLICY, Keeper, write_atomically
+from parallel_ppo.config import Settings
+from parallel_ppo.display import Display
+from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.episodes import Episode
+from parallel_ppo.metrics import JsonlLog, Record, ResourceMeter, TensorBoardLog
+from parallel_ppo.policies.policy import Policy, sha256, views
+from parallel_ppo.pool import Pool, Span
+from parallel_ppo.rundirectory import RunDirectory
+from parallel_ppo.state import Snapshot, TrainingState
+
+
+class Iteration(NamedTuple):
+    """What one iteration gave, when its phases ended on the monotonic clock, and what the workers did in it."""
+
+    episodes: list[Episode]
+    columns: dict[str, float]
+    began: float
+    collected: float
+    learned: float
+    seconds_alone: float
+    spans: list[Span]
+
+
+class Recorder:
+    def __init__(
+        self,
+        settings: Settings,
+        spec: EnvSpec,
+        policy: Policy,
+        directory: RunDirectory,
+        display: Display,
+        budget: Budget,
+        last_iteration: int,
+    ) -> None:
+        self.settings, self.spec, self.policy = settings, spec, policy
+        self.directory, self.display, self.budget = directory, display, budget
+        self.metrics = JsonlLog(directory.root / "metrics.jsonl", last_iteration)
+        self.episodes = JsonlLog(directory.root / "episodes.jsonl", last_iteration)
+        self.tensorboard: TensorBoardLog | None = None
+        if settings.logging.tensorboard:
+            self.tensorboard = TensorBoardLog(directory.root / "logs", self.metrics.kept, self.episodes.kept)
+        self.keeper = Keeper(directory.checkpoints, keep=settings.logging.keep_checkpoints, warn=display.warn)
+        self.meter = ResourceMeter()
+        self.saved_at, self.saved_iteration = time.monotonic(), last_iteration
+        self.first_steps: int | None = None
+        self.checkpoint_seconds = 0.0
+
+    def phase(self, name: str) -> None:
+        self.display.phase(name)
+
+    # --- metrics ----------------------------------------------------------------------------------------------------------
+
+    def record(self, state: TrainingState, pool: Pool, finished: Iteration) -> None:
+        counters, steps = state.counters, self.settings.shape.steps_per_iteration
+        if self.first_steps is None:
+            self.first_steps, self.started = counters.env_steps - steps, finished.began
+        now = time.monotonic()
+        self.meter.sample(now, pool.pids)
+        t_iter, t_rollout = now - finished.began, finished.collected - finished.began
+        busy = sum(span.ended - span.started for span in finished.spans) / pool.num_workers
+        record: Record = {
+            "iteration": counters.iteration,
+            "steps_global": counters.env_steps,
+            "world_size": 1,
+            "num_workers": pool.num_workers,
+            "policy_sha256": sha256(self.policy, state.parameters),
+            "fps": steps / t_iter,
+            "fps_mean": (counters.env_steps - self.first_steps) / (now - self.started),
+            "rollout_fps": steps / t_rollout,
+            "t_iter": t_iter,
+            "t_rollout": t_rollout,
+            "t_learn": finished.learned - finished.collected,
+            "t_sync": 0.0,
+            "t_coordinator": finished.seconds_alone + now - finished.learned,
+            "idle_share": max(0.0, 1 - busy / t_iter),
+            **finished.columns,
+            "episode_return_mean": _mean(state.recent_returns),
+            "episode_length_mean": _mean(state.recent_lengths),
+            "episodes": counters.episodes,
+            "wall_time": counters.wall_time,
+            "cpu_percent": self.meter.cpu_percent,
+            "rss_mb": self.meter.rss_mb,
+        }
+        rows = [episode.as_dict() for episode in finished.episodes]
+        self.metrics.write([record])
+        self.episodes.write(rows)
+        if self.tensorboard is not None:
+            self.tensorboard.record(record)
+            for row in rows:
+                self.tensorboard.episode(row)
+        self.display.show(record, *self.budget.progress(counters))
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------------
+
+    def save_if_due(self, snapshot: Snapshot) -> None:
+        logging, iteration = self.settings.logging, snapshot.counters["iteration"]
+        by_count = (
+            logging.checkpoint_iterations is not None
+            and iteration - self.saved_iteration >= logging.checkpoint_iterations
+        )
+        if by_count or time.monotonic() - self.saved_at >= logging.checkpoint_interval:
+            self.save(snapshot)
+
+    def save(self, snapshot: Snapshot) -> bool:
+        self.phase("checkpoint")
+        began = time.monotonic()
+        returns = snapshot.arrays["recent.returns"]
+        mean, best = (float(returns.mean()) if len(returns) else -math.inf), snapshot.counters["best_return"]
+        is_best = len(returns) > 0 and (best is None or mean > best)
+        if is_best:
+            snapshot.counters["best_return"] = mean
+        parameters = torch.from_numpy(snapshot.arrays["parameters"])
+        done = self.keeper.save(
+            snapshot,
+            is_best=is_best,
+            weights=self.weights(snapshot),
+            metadata=self.metadata(snapshot),
+            policy_sha256=sha256(self.policy, parameters),
+        )
+        self.saved_at, self.saved_iteration = time.monotonic(), snapshot.counters["iteration"]
+        self.checkpoint_seconds += self.saved_at - began
+        return done
+
+    def weights(self, snapshot: Snapshot) -> dict[str, np.ndarray]:
+        parameters = views(self.policy, torch.from_numpy(snapshot.arrays["parameters"]))
+        arrays = {name: np.ascontiguousarray(view.numpy()) for name, view in parameters.items()}
+        if self.settings.training.normalize_observations:
+            arrays |= {
+                f"observations.{key}": snapshot.arrays[f"observations.{key}"]
+                for key in ("count", "mean", "squares")
+            }
+        return arrays
+
+    def metadata(self, snapshot: Snapshot) -> dict[str, str]:
+        """What evaluation needs to use the weights without the run directory."""
+        return {
+            "format": "parallel_ppo policy 1",
+            "settings": json.dumps(self.settings.model_dump()),
+            "spec": json.dumps(self.spec.as_json()),
+            "env_steps": str(snapshot.counters["env_steps"]),
+        }
+
+    def save_final(self, snapshot: Snapshot, name: str) -> Path:
+        """The weights alone, under a name that says what they are."""
+        source = self.directory.checkpoints / f"step_{snapshot.counters['env_steps']}" / POLICY
+        target = self.directory.checkpoints / f"{name}_final.safetensors"
+        write_atomically(target, source.read_bytes())
+        return target
+
+    def close(self) -> None:
+        self.metrics.close()
+        self.episodes.close()
+        if self.tensorboard is not None:
+            self.tensorboard.close()
+
+
+def _mean(values: Any) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,214 @@
+"""One session of a run: check, build, train, and leave everything in order however it ends."""
+
+import contextlib
+import os
+import time
+from typing import Any
+
+import numpy as np
+import torch
+
+from parallel_ppo import checkpoint
+from parallel_ppo.budget import Budget
+from parallel_ppo.checkpoint import write_atomically
+from parallel_ppo.config import to_yaml
+from parallel_ppo.coordinator import Coordinator
+from parallel_ppo.display import Display
+from parallel_ppo.exits import (
+    ExitCode,
+    InputError,
+    Interrupted,
+    NumbersError,
+    RestartsExhausted,
+    RunError,
+    StorageError,
+)
+from parallel_ppo.nursery import Nursery
+from parallel_ppo.placement import descriptor_need_error, memory_need_error
+from parallel_ppo.planning import Plan
+from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, sha256, views
+from parallel_ppo.pool import InlinePool, Pool, ProcessPool
+from parallel_ppo.recorder import Recorder
+from parallel_ppo.shared import Memory, bytes_needed, settle
+from parallel_ppo.signals import Signals
+from parallel_ppo.state import TrainingState
+from parallel_ppo.worker import Worker
+
+PROCESS_BYTES = 300_000_000  # what a worker needs beside the shared memory, roughly
+DESCRIPTORS_PER_WORKER = 4
+
+
+def check_resources(plan: Plan, num_parameters: int) -> None:
+    workers = plan.placement.num_workers if plan.kind == "parallel" else 0
+    need = bytes_needed(plan.settings, plan.spec, num_parameters) + (workers + 1) * PROCESS_BYTES
+    for problem in (
+        memory_need_error(need, plan.machine),
+        descriptor_need_error(64 + DESCRIPTORS_PER_WORKER * workers, plan.machine),
+    ):
+        if problem is not None:
+            raise InputError(problem)
+
+
+def run(plan: Plan, display: Display, nursery: Nursery | None) -> ExitCode:
+    """Trains. `nursery` is already warming up (None: everything happens in this process)."""
+    settings = plan.settings
+    torch.set_num_threads(1)
+    policy = Policy(settings, plan.spec)
+    check_resources(plan, num_flat(policy))
+    memory = Memory(settings, plan.spec, num_flat(policy))
+    settled = settle(memory, lock=settings.hardware.lock_memory, huge_pages=settings.hardware.huge_pages)
+    state = TrainingState(settings, memory)
+    bind(policy, state.parameters)
+    signals, budget = Signals(), Budget(settings.training)
+    with contextlib.ExitStack() as stack:
+        stack.callback(signals.close)
+        stack.callback(plan.directory.close)
+        if plan.resume:
+            plan.directory.open()
+            _resume(plan, state, policy, display)
+        else:
+            initialise(policy, state.parameters, settings.training.seed)
+            plan.directory.open()
+        write_atomically(plan.directory.root / "config.yaml", to_yaml(settings).encode())
+        pool = _start_pool(plan, memory, state, nursery, display)
+        stack.callback(pool.close)
+        _describe(plan, state, settled)
+        recorder = Recorder(
+            settings, plan.spec, policy, plan.directory, display, budget, state.counters.iteration
+        )
+        stack.callback(recorder.close)
+        display.start(_header(plan, pool))
+        stack.callback(display.close)
+        return _train(plan, Coordinator(settings, state, pool, budget, recorder, signals), policy, display)
+
+
+def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) -> None:
+    path, snapshot, weights, refused = checkpoint.newest(
+        plan.directory.checkpoints, trust=plan.trust, like=state.snapshot()
+    )
+    for line in refused:
+        display.warn(f"{line}; an older checkpoint is used")
+    flat = np.zeros(len(state.parameters), np.float32)
+    for name, view in views(policy, torch.from_numpy(flat)).items():
+        if (
+            name not in weights
+            or weights[name].shape != tuple(view.shape)
+            or weights[name].dtype != np.float32
+        ):
+            raise InputError(
+                f"{path}: its policy has no {name} of shape {tuple(view.shape)}; it belongs to another network"
+            )
+        view.copy_(torch.from_numpy(weights[name]))
+    snapshot.arrays["parameters"] = flat
+    state.restore(snapshot)
+    display.note(f"resuming {plan.directory.root} from step {state.counters.env_steps:,}")
+
+
+def _start_pool(
+    plan: Plan, memory: Memory, state: TrainingState, nursery: Nursery | None, display: Display
+) -> Pool:
+    first = state.counters.iteration
+    if nursery is None:
+        threads = plan.settings.hardware.num_threads
+        assert isinstance(threads, int)
+        torch.set_num_threads(threads)
+        return InlinePool(Worker(plan.settings, plan.spec, memory), first)
+    return ProcessPool(plan.settings, memory, nursery, list(plan.placement.worker_cpus), first, display.warn)
+
+
+def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool]) -> None:
+    session = {
+        "first_iteration": state.counters.iteration,
+        "env_steps": state.counters.env_steps,
+        "memory": settled,
+        "pid": os.getpid(),
+    }
+    plan.directory.describe(kind=plan.kind, seed=plan.settings.training.seed, session=session,
+                            machine=plan.machine.as_dict(), placement=plan.placement.as_dict())  # fmt: skip
+
+
+def _header(plan: Plan, pool: Pool) -> list[str]:
+    settings, shape = plan.settings, plan.settings.shape
+    who = (
+        f"{pool.num_workers} workers"
+        if plan.kind == "parallel"
+        else f"sequential, {settings.hardware.num_threads} threads"
+    )
+    return [
+        f"{settings.env.id}  {settings.training.policy}  seed {settings.training.seed}  {who}  -> {plan.directory.root}",
+        f"{shape.num_envs} envs x {shape.num_steps} steps, {shape.num_epochs} epochs of {shape.num_minibatches} x {shape.batch_size}, "
+        f"{shape.num_slices} slices of {shape.slice_envs}, {shape.num_lanes} lanes of {max(shape.lane_sizes)}",
+    ]
+
+
+# --- endings --------------------------------------------------------------------------------------------------------------
+
+
+def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Display) -> ExitCode:
+    """However it ends: what was reached is saved, summed up and said in one line."""
+    error: RunError | None = None
+    code, reason = ExitCode.DONE, ""
+    try:
+        reason = coordinator.train()
+    except Interrupted as interruption:
+        code, reason = interruption.code, interruption.signal_name
+    except (NumbersError, RestartsExhausted, StorageError) as problem:
+        error, code = problem, problem.code
+        reason = str(problem).splitlines()[0]
+    if code != ExitCode.DONE:
+        coordinator.pool.close()
+        coordinator.state.rewind(coordinator.snapshot)
+    saved = _save_end(plan, coordinator, display)
+    _summarize(plan, coordinator, policy, reason, code)
+    display.close()
+    if error is not None:
+        raise error
+    counters = coordinator.state.counters
+    how = {ExitCode.DONE: "done", ExitCode.INTERRUPTED: "interrupted", ExitCode.PREEMPTED: "preempted"}[code]
+    after = f"; continue with --resume {plan.directory.root}" if code != ExitCode.DONE and saved else ""
+    display.note(
+        f"{how}: {counters.env_steps:,} steps in {counters.wall_time:.0f} s, results in {plan.directory.root}{after}"
+    )
+    return code
+
+
+def _save_end(plan: Plan, coordinator: Coordinator, display: Display) -> bool:
+    try:
+        if coordinator.recorder.save(coordinator.snapshot):
+            coordinator.recorder.save_final(coordinator.snapshot, f"ppo_{plan.kind}")
+            return True
+    except (OSError, StorageError) as problem:
+        display.warn(str(problem))
+    return False
+
+
+def _summarize(plan: Plan, coordinator: Coordinator, policy: Policy, reason: str, code: ExitCode) -> None:
+    state, recorder = coordinator.state, coordinator.recorder
+    counters, returns = state.counters, list(state.recent_returns)
+    recorder.meter.sample(time.monotonic(), coordinator.pool.pids)
+    summary: dict[str, Any] = {
+        "env_id": plan.settings.env.id,
+        "policy": plan.settings.training.policy,
+        "kind": plan.kind,
+        "env_steps": counters.env_steps,
+        "iterations": counters.iteration,
+        "episodes": counters.episodes,
+        "wall_time": counters.wall_time,
+        "fps_mean": counters.env_steps / counters.wall_time if counters.wall_time else None,
+        "policy_sha256": sha256(policy, state.parameters),
+        "final_return_mean": sum(returns) / len(returns) if returns else None,
+        "best_return": counters.best_return,
+        "num_workers": coordinator.pool.num_workers,
+        "num_threads": plan.settings.hardware.num_threads if plan.kind == "sequential" else 1,
+        "world_size": 1,
+        "stop_reason": reason,
+        "exit_code": int(code),
+        "bit_exact": counters.bit_exact
+        and coordinator.pool.exact
+        and plan.settings.training.schedule_by != "time",
+        "worker_restarts": counters.worker_restarts + coordinator.pool.restarts,
+        "peak_rss_mb": recorder.meter.peak_rss_mb,
+        "checkpoint_seconds": recorder.checkpoint_seconds,
+    }
+    with contextlib.suppress(OSError):
+        plan.directory.summarize(summary)

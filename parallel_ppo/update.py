@@ -1,0 +1,204 @@
+"""The centralized PPO update: advantages, then for each minibatch delegate lanes, reduce, clip, Adam.
+
+The coordinator alone decides here; the arithmetic of lanes and blocks is done by whoever has a core. T steps, E envs.
+"""
+
+import math
+import time
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from parallel_ppo import ppo
+from parallel_ppo.config import Settings
+from parallel_ppo.exits import NumbersError
+from parallel_ppo.normalize import Moments
+from parallel_ppo.pool import Pool, Span
+from parallel_ppo.shared import BLOCK, Memory
+from parallel_ppo.state import TrainingState
+from parallel_ppo.worker import Gradient, Reduce
+
+ADAM_BETAS = (0.9, 0.999)
+REDUCE_ELEMENTS = 1 << 21  # fewer additions than this are not worth a message to a second worker
+
+
+class UpdateStatistics(NamedTuple):
+    """Learning columns of one iteration, and where the time went."""
+
+    columns: dict[str, float]
+    seconds_alone: float  # only the coordinator worked
+    spans: list[Span]
+
+
+class Schedules(NamedTuple):
+    learning_rate: float
+    clip_range: float
+
+
+def scheduled(settings: Settings, *, env_steps: int, wall_time: float) -> Schedules:
+    training = settings.training
+    if training.schedule_by == "time":
+        progress = wall_time / (training.schedule_hours * 3600) if training.schedule_hours else 0.0
+    else:
+        progress = env_steps / training.schedule_steps if training.schedule_steps else 0.0
+    left = max(0.0, 1 - progress)
+    return Schedules(
+        training.learning_rate * (left if training.learning_rate_schedule == "linear" else 1.0),
+        training.clip_range * (left if training.clip_range_schedule == "linear" else 1.0),
+    )
+
+
+def update(state: TrainingState, pool: Pool, schedules: Schedules) -> UpdateStatistics:
+    settings, memory, shape = state.settings, state.memory, state.settings.shape
+    started = time.monotonic()
+    write_advantages(state)
+    delegated, spans = 0.0, list[Span]()
+    sums, grad_norm, steps, stopped = np.zeros(len(ppo.LossSums._fields)), 0.0, 0, False
+    for epoch in range(shape.num_epochs):
+        order = _epoch_order(state, epoch)
+        for minibatch in range(shape.num_minibatches):
+            mean, scale = _advantage_moments(memory, order, minibatch, settings)
+            task = Gradient(0, state.counters.iteration, epoch, minibatch, mean, scale, schedules.clip_range)
+            before = time.monotonic()
+            spans += pool.run(task._replace(lane=lane) for lane in range(shape.num_lanes))
+            spans += pool.run(_reduce_tasks(memory, pool.num_workers))
+            delegated += time.monotonic() - before
+            totals = ppo.tree_sum(list(memory.tensor("lane_statistics"))).numpy()
+            if (
+                settings.training.target_kl is not None
+                and totals[4] / shape.batch_size > settings.training.target_kl
+            ):
+                stopped = True
+                break
+            grad_norm += _apply(state, totals, schedules.learning_rate, epoch, minibatch)
+            sums += totals
+            steps += 1
+        if stopped:
+            break
+    columns = _columns(state, sums, grad_norm, steps, stopped, schedules)
+    if settings.training.normalize_observations:
+        _learn_observations(state)
+    return UpdateStatistics(columns, time.monotonic() - started - delegated, spans)
+
+
+def write_advantages(state: TrainingState) -> None:
+    memory, training = state.memory, state.settings.training
+    reward = memory.reward
+    if training.normalize_rewards:
+        reward = state.rewards.scale(memory.reward, memory.episode_start, training.reward_clip)
+    result = ppo.generalized_advantages(
+        reward=reward, value=memory.value, episode_start=memory.episode_start, truncated=memory.truncated,
+        final_value=memory.final_value, gamma=training.gamma, gae_lambda=training.gae_lambda,
+    )  # fmt: skip
+    memory.advantage[:], memory.target_return[:] = result
+
+
+def _epoch_order(state: TrainingState, epoch: int) -> np.ndarray:
+    """Rows of the slab in the order in which this epoch visits them, [S, T * slice_envs]."""
+    shape = state.settings.shape
+    return np.stack([
+        ppo.slab_rows(
+            ppo.sample_order(seed=state.settings.training.seed, slice_index=index, iteration=state.counters.iteration,
+                             epoch=epoch, num_samples=shape.num_steps * shape.slice_envs),
+            slice_index=index, slice_envs=shape.slice_envs, num_envs=shape.num_envs,
+        )
+        for index in range(shape.num_slices)
+    ])  # fmt: skip
+
+
+def _advantage_moments(
+    memory: Memory, order: np.ndarray, minibatch: int, settings: Settings
+) -> tuple[float, float]:
+    """Mean and 1/std over the whole minibatch."""
+    if not settings.training.normalize_advantages:
+        return 0.0, 1.0
+    share = settings.shape.share
+    rows = order[:, minibatch * share : (minibatch + 1) * share]
+    values = memory.advantage.reshape(-1)[rows.reshape(-1)].astype(np.float64)
+    return float(values.mean()), float(1 / (values.std() + 1e-8))
+
+
+def _reduce_tasks(memory: Memory, num_workers: int) -> list[Reduce]:
+    blocks = len(memory.gradient_squares)
+    parts = max(1, min(num_workers, blocks, memory.lane_gradient.size // REDUCE_ELEMENTS))
+    return [Reduce(index * blocks // parts, (index + 1) * blocks // parts) for index in range(parts)]
+
+
+def _apply(
+    state: TrainingState, totals: np.ndarray, learning_rate: float, epoch: int, minibatch: int
+) -> float:
+    """Clips by the global norm and takes an Adam step; a non-finite gradient is never applied."""
+    norm = math.sqrt(sum(state.memory.gradient_squares.tolist()))
+    if not (math.isfinite(norm) and np.isfinite(totals).all()):
+        lanes = [lane for lane, row in enumerate(state.memory.lane_statistics) if not np.isfinite(row).all()]
+        per_slice = len(state.settings.shape.lane_sizes)
+        where = (
+            f"slice {lanes[0] // per_slice}, lane {lanes[0] % per_slice}" if lanes else "the summed gradient"
+        )
+        raise NumbersError(
+            f"the gradient is not finite (iteration {state.counters.iteration}, epoch {epoch}, minibatch {minibatch}, {where}); a lower training.learning_rate may help"
+        )
+    scale = min(1.0, state.settings.training.max_grad_norm / (norm + 1e-6))
+    state.counters.adam_steps += 1
+    adam_step(parameters=state.parameters, gradient=state.memory.tensor("gradient"), first_moment=state.first_moment,
+              second_moment=state.second_moment, step=state.counters.adam_steps, learning_rate=learning_rate,
+              epsilon=state.settings.training.adam_eps, gradient_scale=scale)  # fmt: skip
+    return norm
+
+
+def adam_step(
+    *,
+    parameters: torch.Tensor,
+    gradient: torch.Tensor,
+    first_moment: torch.Tensor,
+    second_moment: torch.Tensor,
+    step: int,
+    learning_rate: float,
+    epsilon: float,
+    gradient_scale: float,
+) -> None:
+    """In place on flat vectors, block by block so that a block's six arrays stay in the cache."""
+    beta1, beta2 = ADAM_BETAS
+    rate = learning_rate / (1 - beta1**step)
+    correction = 1 / math.sqrt(1 - beta2**step)
+    for start in range(0, len(parameters), BLOCK):
+        span = slice(start, start + BLOCK)
+        scaled = gradient[span] * gradient_scale
+        first = first_moment[span].mul_(beta1).add_(scaled, alpha=1 - beta1)
+        second = second_moment[span].mul_(beta2).addcmul_(scaled, scaled, value=1 - beta2)
+        denominator = second.sqrt().mul_(correction).add_(epsilon)
+        parameters[span].addcdiv_(first, denominator, value=-rate)
+
+
+def _learn_observations(state: TrainingState) -> None:
+    """Slice by slice, in order: the same whoever collected them."""
+    shape, observation = state.settings.shape, state.memory.observation[:-1]
+    for index in range(shape.num_slices):
+        columns = slice(index * shape.slice_envs, (index + 1) * shape.slice_envs)
+        rows = observation[:, columns].reshape(-1, observation.shape[-1])
+        state.observations = state.observations.merged(Moments.of(rows))
+    state.publish_observation_scale()
+
+
+def _columns(
+    state: TrainingState, sums: np.ndarray, grad_norm: float, steps: int, stopped: bool, schedules: Schedules
+) -> dict[str, float]:
+    samples = max(1, steps * state.settings.shape.batch_size)
+    named = dict(zip(ppo.LossSums._fields, sums.tolist(), strict=True))
+    return {
+        "loss": named["total"] / max(1, steps),
+        "policy_loss": named["policy_loss"] / samples,
+        "value_loss": named["value_loss"] / samples,
+        "entropy": named["entropy"] / samples,
+        "approx_kl": named["approx_kl"] / samples,
+        "clip_frac": named["clipped"] / samples,
+        "explained_variance": ppo.explained_variance(
+            value=state.memory.value[:-1], target_return=state.memory.target_return
+        ),
+        "grad_norm": grad_norm / max(1, steps),
+        "learning_rate": schedules.learning_rate,
+        "clip_range": schedules.clip_range,
+        "minibatches": steps,
+        "kl_stopped": int(stopped),
+    }
