@@ -11,7 +11,7 @@ PYTHON_BIN := venv/bin/python
 OUTPUT := $(if $(OUTPUT_DIR),--output-dir $(OUTPUT_DIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train train-parallel train-sequential train-classic train-cluster-local compare quick tensorboard test test-full lint check format bench scaling chaos clean
+.PHONY: help setup train train-parallel train-sequential compare quick tensorboard test test-full lint check format clean
 
 help: ## show this list
 	@echo "make train-parallel DURATION=1.0 GAME=coinrun WORKERS=auto SEED=1 OUTPUT_DIR=runs/mine"
