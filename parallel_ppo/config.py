@@ -63,6 +63,7 @@ class TrainingSettings(Section):
     lane_samples: Positive | None = None
     policy: Literal["auto", "impala", "nature", "mlp"] = "auto"
     hidden_sizes: list[Positive] = [64, 64]
+    kernels: Literal["auto", "torch", "native"] = "auto"
     learning_rate: PositiveFloat = 5e-4
     learning_rate_schedule: Literal["constant", "linear"] = "constant"
     clip_range: PositiveFloat = 0.2

@@ -7,6 +7,7 @@ from parallel_ppo.config import Settings, changed_learning_setting, load_setting
 from parallel_ppo.envs.build import probe
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import InputError
+from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.machine import Machine, read_machine
 from parallel_ppo.placement import Placement, plan_placement
 from parallel_ppo.rundirectory import RunDirectory
@@ -35,7 +36,7 @@ def make_plan(
     trust: bool = False,
 ) -> Plan:
     spec = probe(settings)
-    settings = _freeze_schedules(_resolve_policy(settings, spec))
+    settings = _resolve_kernels(_freeze_schedules(_resolve_policy(settings, spec)), spec)
     machine = read_machine()
     placement = _place(settings, kind, machine)
     settings = _resolve_threads(settings, kind, machine, placement)
@@ -73,6 +74,27 @@ def _resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
             "training.normalize_observations: is for vector observations; images are scaled by 1/255"
         )
     return settings.changed("training", policy=kind)
+
+
+def _resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
+    """Our own kernels where they fit and compile, torch elsewhere. They round differently, so the choice is saved with the run."""
+    if settings.training.kernels == "torch" or (
+        settings.training.kernels == "auto" and settings.training.policy != "impala"
+    ):
+        return settings.changed("training", kernels="torch")
+    if settings.training.policy != "impala":
+        raise InputError(
+            f"training.kernels: native computes the impala network, not {settings.training.policy}; use auto or torch"
+        )
+    height, width, channels = spec.observation_shape
+    reason = unusable(height=height, width=width, channels=channels)
+    if reason is None:
+        return settings.changed("training", kernels="native")
+    if settings.training.kernels == "native":
+        raise InputError(
+            f"training.kernels: native cannot be used here ({' '.join(reason.split())[:200]}); use auto or torch"
+        )
+    return settings.changed("training", kernels="torch")
 
 
 def _freeze_schedules(settings: Settings) -> Settings:

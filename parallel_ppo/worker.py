@@ -136,6 +136,7 @@ class Worker:
         )
         draws = generator(self.settings.training.seed, "action", task.slice_index, task.iteration)
         noise = heads.draw_noise(self.spec.action, draws, shape.num_steps, shape.slice_envs)
+        self.policy.pack()
         memory.observation[0, columns] = memory.carry_observation[slot, columns]
         memory.episode_start[0, columns] = memory.carry_start[slot, columns]
         for t in range(shape.num_steps):

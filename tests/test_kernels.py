@@ -10,9 +10,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from parallel_ppo.kernels import NativeImpala, available, supports
 from parallel_ppo.kernels import build as building
 from parallel_ppo.kernels import native as loading
+from parallel_ppo.kernels.choice import supports
+from parallel_ppo.kernels.native import NativeImpala, available
 
 USABLE = [variant for variant in building.VARIANTS if available(variant)[0]]
 needs_kernels = pytest.mark.skipif(not USABLE, reason=f"no kernels here: {available()[1]}")
@@ -252,7 +253,7 @@ def fresh_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: igno
 def test_without_a_compiler_there_is_a_reason(fresh_loader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(fresh_loader))
     monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setattr(loading, "cpu_features", lambda: loading.NEEDED_FEATURES["avx512"])
+    monkeypatch.setattr(choice, "cpu_features", lambda: choice.NEEDED_FEATURES["avx512"])
     ok, reason = available()
     assert not ok
     assert "compiler" in reason or "x86-64" in reason
@@ -269,7 +270,7 @@ def test_a_compiler_that_fails_is_quoted(fresh_loader: Path, monkeypatch: pytest
 
 
 def test_a_cpu_without_the_instructions_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "cpu_features", lambda: frozenset({"sse2"}))
+    monkeypatch.setattr(choice, "cpu_features", lambda: frozenset({"sse2"}))
     ok, reason = available("avx2")
     assert not ok
     assert reason == "this CPU lacks avx2, fma"

@@ -9,6 +9,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "parallel_ppo"
 LAYERS = [
     "version", "exits", "keyed", "cgroup", "machine", "placement", "envs.names", "config",
     "envs.contract", "envs.spaces", "envs.procgen", "envs.gymnasium", "envs.build",
+    "kernels.build", "kernels.choice", "kernels.native",
     "policies.heads", "policies.impala", "policies.nature", "policies.mlp", "policies.policy",
     "shared", "ppo", "normalize", "worker", "worker_process", "nursery", "pool",
     "state", "update", "episodes", "budget", "checkpoint", "metrics", "display", "rundirectory",
