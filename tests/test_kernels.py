@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 
 from parallel_ppo.kernels import build as building
+from parallel_ppo.kernels import choice
 from parallel_ppo.kernels import native as loading
 from parallel_ppo.kernels.choice import supports
 from parallel_ppo.kernels.native import NativeImpala, available

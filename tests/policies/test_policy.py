@@ -50,7 +50,7 @@ def test_heads_are_orthogonal_with_their_gains() -> None:
     policy, _ = build("nature")
     weight = policy.action_head.weight.detach().numpy()
     np.testing.assert_allclose(weight @ weight.T, np.eye(15) * 1e-4, atol=1e-9)
-    assert math.isclose(float(policy.value_head.weight.norm()), 1.0, rel_tol=1e-5)
+    assert math.isclose(float(policy.value_head.weight.detach().norm()), 1.0, rel_tol=1e-5)
 
 
 @pytest.mark.parametrize("kind", SPECS)
