@@ -1,0 +1,108 @@
+"""May these runs be compared, and did they learn the same bits?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from parallel_ppo.reports.groups import Group, learning_settings
+from parallel_ppo.reports.runs import Run
+
+IDENTICAL = "identical"
+DIFFERENT = "different"
+UNKNOWN = "unknown"
+
+WORDS = {
+    "env.id": "other game",
+    "training.policy": "other network",
+    "training.n_epochs": "other number of epochs",
+    "env.num_envs": "other number of environments",
+    "training.batch_size": "other minibatch",
+    "training.n_steps": "other rollout length",
+}
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whether `policy_sha256` agrees wherever both runs of a seed wrote it after equal steps."""
+
+    verdict: str
+    compared: int
+    sentence: str
+
+
+def identity(baseline: Group, other: Group) -> Identity:
+    pairs = [(a, b) for a in baseline.runs for b in other.runs if a.seed is not None and a.seed == b.seed]
+    if not pairs:
+        return Identity(UNKNOWN, 0, "not known: no seed is in both")
+    compared = 0
+    for first, second in pairs:
+        hashes = _by_steps(second)
+        for steps, digest in _by_steps(first).items():
+            if steps not in hashes:
+                continue
+            compared += 1
+            if hashes[steps] != digest:
+                return Identity(DIFFERENT, compared, f"no: seed {first.seed} differs from step {steps:,} on")
+    if compared == 0:
+        return Identity(UNKNOWN, 0, "not known: no parameters were recorded after equal steps")
+    steps = max(set(_by_steps(pairs[-1][0])) & set(_by_steps(pairs[-1][1])), default=0)
+    seeds = f" and {len(pairs)} seeds" if len(pairs) > 1 else ""
+    return Identity(
+        IDENTICAL,
+        compared,
+        f"yes: one policy_sha256 at all {compared} common iterations{seeds}, to step {steps:,}",
+    )
+
+
+def _by_steps(run: Run) -> dict[int, str]:
+    return {int(steps): digest for steps, digest in zip(run.steps, run.policy_sha256, strict=True) if digest}
+
+
+def comparability_warnings(baseline: Group, other: Group) -> list[str]:
+    """One line for each thing that makes the two groups different in more than their speed."""
+    lines = []
+    for name, mine, theirs in _differences(baseline.first, other.first):
+        lines.append(f"{name}: {baseline.label} {mine}, {other.label} {theirs}")
+    if sorted(map(str, (run.seed for run in baseline.runs))) != sorted(
+        map(str, (run.seed for run in other.runs))
+    ):
+        mine, theirs = (", ".join(str(run.seed) for run in group.runs) for group in (baseline, other))
+        lines.append(f"other seeds: {baseline.label} {mine}; {other.label} {theirs}")
+    lines += [line for group in (baseline, other) for line in _mixed(group)]
+    return lines
+
+
+def _differences(first: Run, second: Run) -> Iterator[tuple[str, Any, Any]]:
+    mine, theirs = learning_settings(first), learning_settings(second)
+    ordered = [*WORDS, *sorted((mine.keys() | theirs.keys()) - WORDS.keys())]
+    for key in ordered:
+        if mine.get(key) != theirs.get(key):
+            yield f"{WORDS.get(key, 'other setting')} ({key})", mine.get(key), theirs.get(key)
+    if _threads(first) != _threads(second):
+        name = "other arithmetic (hardware.num_threads; equal bits are promised with 1)"
+        yield name, _threads(first), _threads(second)
+    for name, key in (("other machine", "cpu_model"), ("other number of cores", "cores")):
+        if first.machine.get(key) != second.machine.get(key):
+            yield name, first.machine.get(key, "unknown"), second.machine.get(key, "unknown")
+    for name, key in (("other version", "version"), ("other commit", "git_commit")):
+        if first.info.get(key) != second.info.get(key):
+            yield name, _short(first.info.get(key)), _short(second.info.get(key))
+
+
+def _threads(run: Run) -> int:
+    return run.num_threads if run.kind == "sequential" else 1
+
+
+def _short(value: Any) -> str:
+    return str(value)[:12] if value else "unknown"
+
+
+def _mixed(group: Group) -> Iterator[str]:
+    """A group whose seeds are not alike has no mean worth reporting."""
+    for run in group.runs[1:]:
+        if run.num_workers != group.first.num_workers:
+            yield f"within {group.label}: {group.first.num_workers} and {run.num_workers} workers ({run.path})"
+        for name, mine, theirs in _differences(group.first, run):
+            yield f"within {group.label}, {name}: {group.first.path} {mine}, {run.path} {theirs}"
