@@ -33,7 +33,9 @@ def comparison_page(groups: Sequence[Group], comparison: Comparison) -> str:
         html.paragraph(subtitle(comparison), kind="muted"),
         html.bullets("Not comparable in everything", comparison.warnings, kind="warnings"),
         html.cards(_cards(comparison)),
-        html.picture(lambda theme: comparison_figure(groups, comparison, theme=theme), description=title),
+        html.picture(
+            lambda theme: comparison_figure(groups, comparison, theme=theme, titled=False), description=title
+        ),
         "<h2>Figures</h2>",
         html.table(["", *labels], rows),
         *[html.paragraph(line) for line in equal_time_lines(comparison)],
@@ -52,8 +54,8 @@ def _cards(comparison: Comparison) -> list[str]:
     return [
         html.card(f"{number(pair.speedup.value, 2)}x", "Speedup", _range(pair.speedup, 2, "x")),
         html.card(
-            f"{number(result.throughput.value)} steps/s",
-            f"Throughput, {pair.label}",
+            number(result.throughput.value),
+            f"Steps per second, {pair.label}",
             _range(result.throughput, 0),
         ),
         html.card(
@@ -63,7 +65,7 @@ def _cards(comparison: Comparison) -> list[str]:
             number(result.final_return.value, 2), f"Return, {pair.label}", _range(result.final_return, 2)
         ),
         html.card(verdict, "Same bits", f"{pair.identity.compared} iterations compared"),
-        html.card(f"{number(result.peak_rss_mb)} MB", f"Peak memory, {pair.label}"),
+        html.card(number(result.peak_rss_mb), f"Peak MB, {pair.label}"),
     ]
 
 

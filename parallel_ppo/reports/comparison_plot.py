@@ -17,19 +17,22 @@ from parallel_ppo.reports.statistics import mean_curve, smooth
 from parallel_ppo.reports.theme import Theme
 from parallel_ppo.reports.words import headline, subtitle
 
+RETURN_LABEL = "mean of the last 100 episodes"
+
 
 def comparison_figure(
-    groups: Sequence[Group], comparison: Comparison, *, theme: Theme = themes.LIGHT
+    groups: Sequence[Group], comparison: Comparison, *, theme: Theme = themes.LIGHT, titled: bool = True
 ) -> Figure:
+    """On a page that has its own title the figure goes without (`titled=False`)."""
     with themes.drawing(theme):
-        figure = themes.new_figure(13, 8.6)
-        panels = figure.subplots(2, 2)
+        header, body, figure = themes.headed_figure(13, 8.6, title=headline(comparison) if titled else "")
+        panels = body.subplots(2, 2)
         longest = max(float(run.wall_time[-1]) for group in groups for run in group.runs)
         scale, unit = themes.time_unit(longest)
         _draw_returns(panels[0, 0], groups, over=OVER_TIME, scale=scale, theme=theme)
-        panels[0, 0].set(title="Return over wall time", xlabel=f"wall time ({unit})", ylabel=_return_label())
+        panels[0, 0].set(title="Return over wall time", xlabel=f"wall time ({unit})", ylabel=RETURN_LABEL)
         _draw_returns(panels[0, 1], groups, over=OVER_STEPS, scale=1.0, theme=theme)
-        panels[0, 1].set(title="Return over steps", ylabel=_return_label())
+        panels[0, 1].set(title="Return over steps", ylabel=RETURN_LABEL)
         themes.steps_axis(panels[0, 1])
         _draw_throughput(panels[1, 0], groups, comparison, scale=scale, theme=theme)
         panels[1, 0].set(
@@ -38,19 +41,10 @@ def comparison_figure(
         panels[1, 1].set_title("Where the time goes")
         rows = [(result.label, result.seconds_per_1000_steps) for result in comparison.groups]
         phase_bars(panels[1, 1], rows, theme=theme)
-        figure.suptitle(headline(comparison), x=0.012, ha="left", fontsize=16, weight="bold")
-        _under_title(figure, comparison, theme)
-        themes.legend_of(figure, panels[1, 0])
+        if titled:
+            body.supxlabel(subtitle(comparison), x=0.012, ha="left", fontsize=9, color=theme.muted)
+        themes.legend_of(header, panels[1, 0])
     return figure
-
-
-def _return_label() -> str:
-    return "mean of the last 100 episodes"
-
-
-def _under_title(figure: Figure, comparison: Comparison, theme: Theme) -> None:
-    """Every published figure names network, epochs and machine."""
-    figure.supxlabel(subtitle(comparison), x=0.012, ha="left", fontsize=9, color=theme.muted)
 
 
 def _color(theme: Theme, index: int) -> str:

@@ -51,4 +51,4 @@ def short_env(env_id: str) -> str:
 
 def _label(runs: Sequence[Run]) -> str:
     name = runs[0].path.resolve().name
-    return name if len(runs) == 1 else f"{name} and {len(runs) - 1} more seeds"
+    return name if len(runs) == 1 else f"{name} (+{len(runs) - 1} more seeds)"

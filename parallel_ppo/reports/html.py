@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 from collections.abc import Callable, Sequence
 from html import escape as escape
-from textwrap import indent
 
 from matplotlib.figure import Figure
 
@@ -31,7 +30,9 @@ h2 { font-size: 1.15rem; margin: 40px 0 12px; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 7px 12px; border-bottom: 1px solid var(--line); vertical-align: top; }
 td.number, th.number { text-align: right; }
-tbody th { font-weight: 500; color: var(--muted); }
+tbody th { font-weight: 500; color: var(--muted); white-space: nowrap; }
+td { min-width: 11em; }
+td.number { min-width: 0; }
 .warnings { background: var(--warning-panel); color: var(--warning); border-radius: 10px; padding: 12px 16px; margin: 20px 0; }
 .warnings ul, .notes ul { margin: 4px 0 0; padding-left: 20px; }
 img { width: 100%; height: auto; display: block; }
@@ -41,7 +42,7 @@ footer { margin-top: 48px; border-top: 1px solid var(--line); padding-top: 12px;
 
 
 def page(*, title: str, body: Sequence[str]) -> str:
-    content = indent("\n".join(body), "  ") if len(body) < 4 else "\n".join(body)
+    content = "\n".join(part for part in body if part)
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>

@@ -44,8 +44,8 @@ def curves_figure(
 ) -> Figure:
     """All panels over steps or over wall time."""
     with themes.drawing(theme):
-        figure = themes.new_figure(15, 10.5)
-        panels = figure.subplots(3, 3).ravel()
+        header, body, figure = themes.headed_figure(15, 10, title=_title(groups))
+        panels = body.subplots(3, 3).ravel()
         scale, unit = _scale(groups, over)
         for axes, panel in zip(panels, PANELS, strict=False):
             _draw_panel(axes, panel, groups, over=over, smoothing=smoothing, scale=scale, theme=theme)
@@ -53,8 +53,7 @@ def curves_figure(
         _draw_phases(panels[-1], groups, over=over, smoothing=smoothing, scale=scale, theme=theme)
         if len(groups) == 1:
             _label_x(panels[-1], over, unit)
-        themes.legend_of(figure, panels[0], columns=4)
-        figure.suptitle(_title(groups), x=0.01, ha="left", fontsize=14, weight="bold")
+        themes.legend_of(header, panels[0])
     return figure
 
 
@@ -103,13 +102,10 @@ def _draw_panel(
         themes.line(axes, mean_curve(x, smoothed), color=color, label=group.label, scale=scale)
     if not any(np.isfinite(run.column(panel.column)).any() for group in groups for run in group.runs):
         themes.empty(axes, f"no {panel.column} in the log")
-    elif panel.unit in ("MB", "steps/s"):
+        return
+    if panel.unit in ("MB", "steps/s"):
         axes.set_ylim(bottom=0)
-        axes.yaxis.set_major_formatter(_plain)
-
-
-def _plain(value: float, _position: float) -> str:
-    return f"{value:,.0f}"
+    themes.plain_numbers(axes)
 
 
 def _smoothed(run: Run, panel: Panel, smoothing: int) -> np.ndarray:
@@ -124,7 +120,7 @@ def _draw_phases(
     axes: Axes, groups: Sequence[Group], *, over: str, smoothing: int, scale: float, theme: Theme
 ) -> None:
     if len(groups) > 1:
-        axes.set_title("Where the time goes (s per 1,000 steps)")
+        axes.set_title("Where the time goes")
         phase_bars(axes, [(group.label, phase_cost(group.runs)) for group in groups], theme=theme)
         return
     run = groups[0].first
@@ -154,7 +150,7 @@ def phase_bars(
         width = np.array([cost[name] for _, cost in rows])
         if not width.max(initial=0) > 0.002 * totals.max(initial=0):
             continue
-        axes.barh(places, width, left=left, color=color, height=0.55, label=PHASE_NAMES[name])
+        axes.barh(places, width, left=left, color=color, height=0.5, label=PHASE_NAMES[name])
         for place, start, value, total in zip(places, left, width, totals, strict=True):
             if value > 0.09 * totals.max():
                 text = f"{100 * value / total:.0f}%"
@@ -162,9 +158,18 @@ def phase_bars(
                     start + value / 2, place, text, ha="center", va="center", color="#14181c", fontsize=9
                 )
         left += width
-    axes.set_yticks(places, [label if len(label) < 22 else label[:20] + "…" for label, _ in rows])
+    for place, (label, _) in zip(places, rows, strict=True):
+        axes.annotate(label, (0, place + 0.29), xytext=(2, 3), textcoords="offset points", fontsize=9.5)
+    axes.set_yticks([])
     axes.set_xlabel("seconds per 1,000 environment steps")
     axes.grid(axis="y", visible=False)
-    axes.set_ylim(-0.6, len(rows) - 0.4 + 0.5)
+    axes.set_ylim(-0.5, len(rows) - 0.05)
     if legend:
-        axes.legend(loc="upper right", ncols=4, fontsize=9, columnspacing=1.2, handlelength=1.2)
+        axes.legend(
+            loc="lower right",
+            bbox_to_anchor=(1, 1.0),
+            ncols=4,
+            fontsize=9,
+            columnspacing=1.2,
+            handlelength=1.2,
+        )

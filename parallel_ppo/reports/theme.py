@@ -12,7 +12,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
@@ -97,6 +97,15 @@ def time_unit(seconds: float) -> tuple[float, str]:
     return 1.0, "seconds"
 
 
+def plain_numbers(axes: Axes) -> None:
+    """Whole tick labels instead of an offset, and some air around a curve that does not move."""
+    low, high = axes.get_ylim()
+    if high - low < 1e-4 * max(abs(low), abs(high)):
+        middle = (low + high) / 2
+        axes.set_ylim(middle - 0.1 * abs(middle), middle + 0.1 * abs(middle))
+    axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,.6g}")
+
+
 def steps_axis(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6))
@@ -128,11 +137,22 @@ def empty(axes: Axes, why: str) -> None:
     axes.set_yticks([])
 
 
-def legend_of(figure: Figure, axes: Axes, *, columns: int = 6) -> None:
+def headed_figure(width: float, height: float, *, title: str) -> tuple[SubFigure, SubFigure, Figure]:
+    """A figure with a strip on top that holds the title and, under it, room for a legend."""
+    strip = 0.85 if title else 0.4
+    figure = new_figure(width, height + strip)
+    header, body = np.asarray(figure.subfigures(2, 1, height_ratios=[strip, height]))
+    if title:
+        header.text(0.012, 0.95, title, ha="left", va="top", fontsize=15, weight="bold")
+    return header, body, figure
+
+
+def legend_of(header: SubFigure, axes: Axes, *, columns: int = 6) -> None:
     """One legend for all panels, above them."""
     handles, labels = axes.get_legend_handles_labels()
-    if len(labels) > 1:
-        figure.legend(handles, labels, loc="outside upper right", ncols=min(columns, len(labels)))
+    header.legend(
+        handles, labels, loc="lower left", ncols=max(1, min(columns, len(labels))), borderaxespad=0.1
+    )
 
 
 def figure_bytes(figure: Figure, kind: str) -> bytes:

@@ -46,7 +46,7 @@ def write_run(
         t_iter = t_rollout + t_learn + t_sync
         clock += t_iter
         steps = iteration * steps_each
-        mean = best_return * (1 - np.exp(-3 * iteration / iterations))
+        mean = best_return * (1 - np.exp(-iteration / 20))
         for env_index in range(8):
             episodes.append(
                 {
@@ -76,7 +76,7 @@ def write_run(
                 "loss": 0.5 / iteration,
                 "policy_loss": -0.01,
                 "value_loss": 1.0 / iteration,
-                "entropy": 2.7 - 0.5 * iteration / iterations,
+                "entropy": 2.7 * float(np.exp(-iteration / 300)),
                 "approx_kl": 0.01,
                 "clip_frac": 0.1,
                 "explained_variance": 0.5,
@@ -93,7 +93,13 @@ def write_run(
     _write_lines(path / "metrics.jsonl", lines)
     _write_lines(path / "episodes.jsonl", episodes)
     config = {
-        "env": {"id": env, "num_envs": num_envs, "slice_envs": None, "distribution_mode": "easy", "num_levels": num_levels},
+        "env": {
+            "id": env,
+            "num_envs": num_envs,
+            "slice_envs": None,
+            "distribution_mode": "easy",
+            "num_levels": num_levels,
+        },
         "training": {
             "seed": seed,
             "total_timesteps": steps_each * iterations,
