@@ -11,7 +11,7 @@ from typing import NoReturn
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from parallel_ppo.reports.errors import InputError
+from parallel_ppo.reports.errors import InputError, TrainerFailed
 
 EXIT_DONE = 0
 EXIT_INPUT = 2
@@ -45,6 +45,9 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     except InputError as error:
         print(f"{program}: error: {error}", file=sys.stderr)
         code = EXIT_INPUT
+    except TrainerFailed as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        code = error.code if error.code > 0 else 128 - error.code
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)
         code = EXIT_INTERRUPTED
