@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import Progress, TaskID
 
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
@@ -39,9 +42,7 @@ def main() -> int:
         soft_wrap=True,
     )
     code = _run_all(plan, directory, console)
-    plan = load_plan(directory)
-    runs = load_suite_runs(plan, directory)
-    written = write_suite(summarise(plan, runs), runs, directory)
+    written = _write_results(load_plan(directory), directory)
     console.print("wrote " + ", ".join(escape(str(path)) for path in written), soft_wrap=True)
     return code
 
@@ -123,53 +124,54 @@ def _run_all(plan: Plan, directory: Path, console: Console) -> int:
     code = 0
     with command_line.progress_bar(console) as progress:
         task = progress.add_task("", total=len(plan.names()), completed=len(plan.finished))
-        for seed in plan.seeds:
-            for game in plan.games:
-                name = run_name(game, seed)
-                if name in plan.finished:
-                    continue
-                progress.update(task, description=name)
-                done = len(plan.finished) + len(plan.failed)
-
-                def show(steps: int, seconds: float, done: int = done) -> None:
-                    share = (
-                        steps / plan.total_timesteps
-                        if plan.total_timesteps
-                        else seconds / (3600 * (plan.duration or 1))
-                    )
-                    progress.update(task, completed=done + min(1.0, share))
-
-                try:
-                    train(
-                        _arguments(plan, game, seed, directory / name),
-                        project=PROJECT,
-                        run_directory=directory / name,
-                        output=directory / f"{name}.log",
-                        on_progress=show,
-                    )
-                    plan = replace(plan, finished=[*plan.finished, name])
-                    console.print(f"{escape(name)}: done")
-                except TrainerFailed as error:
-                    if error.code in SAVED_AND_STOPPED:
-                        console.print(
-                            f"{escape(name)} was stopped and saved; go on with --resume {escape(str(directory))}"
-                        )
-                        return error.code
-                    plan, code = (
-                        replace(plan, failed={**plan.failed, name: str(error)}),
-                        max(code, abs(error.code)),
-                    )
-                    console.print(f"[red]{escape(str(error))}[/red]", soft_wrap=True)
-                except KeyboardInterrupt:
-                    console.print(
-                        f"stopped; go on with: python tools/suite.py --resume {escape(str(directory))}",
-                        soft_wrap=True,
-                    )
+        for game, seed in plan.pairs():
+            name = run_name(game, seed)
+            if name in plan.finished:
+                continue
+            done = len(plan.finished) + len(plan.failed)
+            progress.update(task, description=name, completed=done)
+            show = partial(_show, progress, task, done, plan)
+            try:
+                _train(plan, game, seed, directory, show)
+                plan = replace(plan, finished=[*plan.finished, name])
+                console.print(f"{escape(name)}: done")
+            except TrainerFailed as error:
+                if error.code in SAVED_AND_STOPPED:
                     raise
-                save_plan(plan, directory)
-                runs = load_suite_runs(plan, directory)
-                write_suite(summarise(plan, runs), runs, directory)
+                plan, code = (
+                    replace(plan, failed={**plan.failed, name: str(error)}),
+                    max(code, abs(error.code)),
+                )
+                console.print(f"[red]{escape(str(error))}[/red]", soft_wrap=True)
+            save_plan(plan, directory)
+            _write_results(plan, directory)
     return code
+
+
+def _train(plan: Plan, game: str, seed: int, directory: Path, show: Callable[[int, float], None]) -> None:
+    name = run_name(game, seed)
+    target, output = directory / name, directory / f"{name}.log"
+    try:
+        train(
+            _arguments(plan, game, seed, target),
+            project=PROJECT,
+            run_directory=target,
+            output=output,
+            on_progress=show,
+        )
+    except KeyboardInterrupt:
+        print(f"stopped; go on with: python tools/suite.py --resume {directory}", file=sys.stderr)
+        raise
+
+
+def _show(progress: Progress, task: TaskID, done: int, plan: Plan, steps: int, seconds: float) -> None:
+    share = steps / plan.total_timesteps if plan.total_timesteps else seconds / (3600 * (plan.duration or 1))
+    progress.update(task, completed=done + min(1.0, share))
+
+
+def _write_results(plan: Plan, directory: Path) -> list[Path]:
+    runs = load_suite_runs(plan, directory)
+    return write_suite(summarise(plan, runs), runs, directory)
 
 
 def _arguments(plan: Plan, game: str, seed: int, target: Path) -> list[str]:

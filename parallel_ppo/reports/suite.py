@@ -32,9 +32,12 @@ class Plan:
     finished: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def names(self) -> list[str]:
+    def pairs(self) -> list[tuple[str, int]]:
         """Seed by seed, so that a suite stopped early has every game."""
-        return [run_name(game, seed) for seed in self.seeds for game in self.games]
+        return [(game, seed) for seed in self.seeds for game in self.games]
+
+    def names(self) -> list[str]:
+        return [run_name(game, seed) for game, seed in self.pairs()]
 
 
 def run_name(game: str, seed: int) -> str:
