@@ -14,8 +14,8 @@ from rich.markup import escape
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
 
+from parallel_ppo.exits import InputError  # noqa: E402
 from parallel_ppo.reports import command_line  # noqa: E402
-from parallel_ppo.reports.errors import InputError  # noqa: E402
 from parallel_ppo.reports.runs import load_run  # noqa: E402
 from parallel_ppo.reports.scaling_report import SizedRun, build_report, print_report, write_report  # noqa: E402
 from parallel_ppo.reports.trainer import train  # noqa: E402

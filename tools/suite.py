@@ -17,8 +17,9 @@ from rich.progress import Progress, TaskID
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
 
+from parallel_ppo.exits import InputError  # noqa: E402
 from parallel_ppo.reports import command_line  # noqa: E402
-from parallel_ppo.reports.errors import InputError, TrainerFailed  # noqa: E402
+from parallel_ppo.reports.errors import TrainerFailed  # noqa: E402
 from parallel_ppo.reports.procgen_scores import EASY_RANGE  # noqa: E402
 from parallel_ppo.reports.suite import Plan, load_plan, load_suite_runs, run_name, save_plan, summarise  # noqa: E402
 from parallel_ppo.reports.suite_page import write_suite  # noqa: E402
@@ -136,11 +137,11 @@ def _run_all(plan: Plan, directory: Path, console: Console) -> int:
                 plan = replace(plan, finished=[*plan.finished, name])
                 console.print(f"{escape(name)}: done")
             except TrainerFailed as error:
-                if error.code in SAVED_AND_STOPPED:
+                if error.exit_code in SAVED_AND_STOPPED:
                     raise
                 plan, code = (
                     replace(plan, failed={**plan.failed, name: str(error)}),
-                    max(code, abs(error.code)),
+                    max(code, abs(error.exit_code)),
                 )
                 console.print(f"[red]{escape(str(error))}[/red]", soft_wrap=True)
             save_plan(plan, directory)

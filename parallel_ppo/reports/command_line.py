@@ -11,19 +11,15 @@ from typing import NoReturn
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from parallel_ppo.reports.errors import InputError, TrainerFailed
-
-EXIT_DONE = 0
-EXIT_INPUT = 2
-EXIT_STORAGE = 5
-EXIT_INTERRUPTED = 130
+from parallel_ppo.exits import ExitCode, InputError
+from parallel_ppo.reports.errors import TrainerFailed
 
 
 class Parser(argparse.ArgumentParser):
     """An argument parser whose errors are one line, without the usage block in front."""
 
     def error(self, message: str) -> NoReturn:
-        self.exit(EXIT_INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
+        self.exit(ExitCode.INPUT, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
 
 
 def parser(*, description: str, examples: Sequence[str]) -> Parser:
@@ -40,26 +36,26 @@ def run(main: Callable[[], int | None]) -> NoReturn:
     """Call `main` and leave with its exit code; what the user can put right is one line, not a traceback."""
     program = Path(sys.argv[0]).name
     try:
-        code = main() or EXIT_DONE
+        code = int(main() or ExitCode.DONE)
         sys.stdout.flush()
-    except InputError as error:
-        print(f"{program}: error: {error}", file=sys.stderr)
-        code = EXIT_INPUT
     except TrainerFailed as error:
         print(f"{program}: error: {error}", file=sys.stderr)
-        code = error.code if error.code > 0 else 128 - error.code
+        code = error.exit_code if error.exit_code > 0 else 128 - error.exit_code
+    except InputError as error:
+        print(f"{program}: error: {error}", file=sys.stderr)
+        code = error.code
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)
-        code = EXIT_INTERRUPTED
+        code = ExitCode.INTERRUPTED
     except BrokenPipeError:
         sys.stderr.close()
-        code = EXIT_DONE
+        code = ExitCode.DONE
     except OSError as error:
         print(
             f"{program}: error: {error.strerror or error}: {error.filename or ''}".rstrip(": "),
             file=sys.stderr,
         )
-        code = EXIT_STORAGE
+        code = ExitCode.STORAGE
     sys.exit(code)
 
 

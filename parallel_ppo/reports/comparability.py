@@ -83,9 +83,14 @@ def _differences(first: Run, second: Run) -> Iterator[tuple[str, Any, Any]]:
     if _threads(first) != _threads(second):
         name = "other arithmetic (hardware.num_threads; equal bits are promised with 1)"
         yield name, _threads(first), _threads(second)
-    for name, key in (("other machine", "cpu_model"), ("other number of cores", "cores")):
-        if first.machine.get(key) != second.machine.get(key):
-            yield name, first.machine.get(key, "unknown"), second.machine.get(key, "unknown")
+    if first.machine.get("cpu_model") != second.machine.get("cpu_model"):
+        yield (
+            "other machine",
+            first.machine.get("cpu_model", "unknown"),
+            second.machine.get("cpu_model", "unknown"),
+        )
+    if first.num_cores != second.num_cores:
+        yield "other number of cores", first.num_cores, second.num_cores
     for name, key in (("other version", "version"), ("other commit", "git_commit")):
         if first.info.get(key) != second.info.get(key):
             yield name, _short(first.info.get(key)), _short(second.info.get(key))
@@ -96,7 +101,11 @@ def _threads(run: Run) -> int:
 
 
 def _short(value: Any) -> str:
-    return str(value)[:12] if value else "unknown"
+    """The start of a commit, and whether files differed from it."""
+    if not value:
+        return "unknown"
+    commit, dash, state = str(value).partition("-")
+    return commit[:10] + dash + state
 
 
 def _mixed(group: Group) -> Iterator[str]:

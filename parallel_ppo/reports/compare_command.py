@@ -11,13 +11,13 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.command_line import make_directory, number_list, parser
 from parallel_ppo.reports.compare import Comparison, compare
 from parallel_ppo.reports.comparison_page import comparison_page
 from parallel_ppo.reports.comparison_plot import comparison_figure
 from parallel_ppo.reports.comparison_text import print_comparison, text_report
-from parallel_ppo.reports.errors import InputError
 from parallel_ppo.reports.groups import Group
 from parallel_ppo.reports.runs import load_run, newest_run
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from parallel_ppo.reports.runs import Run
-from parallel_ppo.reports.statistics import Timing, recent_mean, smooth
+from parallel_ppo.reports.statistics import Timing, recent_mean
 
 RETURN_WINDOW = 100  # episodes
 PHASE_COLUMNS = {"rollout": "t_rollout", "learn": "t_learn", "sync": "t_sync"}
@@ -19,7 +19,18 @@ def return_curve(run: Run, *, window: int = RETURN_WINDOW) -> np.ndarray:
         return recent_mean(
             run.episodes.iteration, run.episodes.returns, run.column("iteration"), window=window
         )
-    return smooth(run.column("episode_return_mean"), 10)
+    return run.column("episode_return_mean")
+
+
+def iteration_returns(run: Run) -> np.ndarray:
+    """Per iteration, the mean return of the episodes that ended in it; NaN where none did."""
+    if run.episodes is None:
+        return run.column("episode_return_mean")
+    place = np.searchsorted(run.column("iteration"), run.episodes.iteration)
+    kept = place < len(run)
+    sums = np.bincount(place[kept], weights=run.episodes.returns[kept], minlength=len(run))
+    counts = np.bincount(place[kept], minlength=len(run))
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
 def final_returns(run: Run, *, window: int = RETURN_WINDOW) -> np.ndarray:

@@ -9,9 +9,9 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.command_line import make_directory, parser, progress_bar
-from parallel_ppo.reports.errors import InputError
 from parallel_ppo.reports.groups import group_seeds
 from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, curves_figure
 from parallel_ppo.reports.runs import Run, find_runs, load_log, load_run

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from parallel_ppo.reports import theme as themes
-from parallel_ppo.reports.curves import phase_cost, phase_seconds, return_curve
+from parallel_ppo.reports.curves import iteration_returns, phase_cost, phase_seconds, return_curve
 from parallel_ppo.reports.groups import Group, short_env
 from parallel_ppo.reports.runs import Run
 from parallel_ppo.reports.statistics import mean_curve, smooth
@@ -95,7 +95,7 @@ def _draw_panel(
     for index, group in enumerate(groups):
         color = theme.series[(index + 1) % len(theme.series)]
         x = [positions(run, over) for run in group.runs]
-        raw = [run.column(panel.column) for run in group.runs]
+        raw = [_raw(run, panel) for run in group.runs]
         for position, values in zip(x, raw, strict=True):
             axes.plot(position / scale, values, color=color, alpha=0.25, linewidth=0.8)
         smoothed = [_smoothed(run, panel, smoothing) for run in group.runs]
@@ -106,6 +106,10 @@ def _draw_panel(
     if panel.unit in ("MB", "steps/s"):
         axes.set_ylim(bottom=0)
     themes.plain_numbers(axes)
+
+
+def _raw(run: Run, panel: Panel) -> np.ndarray:
+    return iteration_returns(run) if panel.column == "episode_return_mean" else run.column(panel.column)
 
 
 def _smoothed(run: Run, panel: Panel, smoothing: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from parallel_ppo.reports.errors import InputError
+from parallel_ppo.exits import InputError
 
 METRICS = "metrics.jsonl"
 EPISODES = "episodes.jsonl"
@@ -63,7 +63,8 @@ class Run:
 
     @property
     def in_progress(self) -> bool:
-        return self.summary is None
+        """No summary yet, or only that of an earlier session."""
+        return self.summary is None or self.summary.get("env_steps", 0) < self.steps[-1]
 
     @property
     def kind(self) -> str:
@@ -92,12 +93,18 @@ class Run:
         return max(1, int(known[-1])) if known.size else 1
 
     @property
+    def num_cores(self) -> int | None:
+        """Logical CPUs the run was allowed to use."""
+        cores = self.machine.get("cores")
+        return len(cores) if isinstance(cores, list) else cores
+
+    @property
     def num_threads(self) -> int:
         """Threads of a sequential run; a worker always has one."""
-        threads = self.setting("hardware.num_threads", 1)
+        threads = (self.summary or {}).get("num_threads", self.setting("hardware.num_threads", 1))
         if threads == "auto":
-            threads = self.machine.get("cores", 1)
-        return int(threads) if isinstance(threads, int | float) else 1
+            threads = self.num_cores
+        return threads if isinstance(threads, int) else 1
 
     @property
     def steps(self) -> np.ndarray:
@@ -111,10 +118,9 @@ class Run:
         return np.diff(self.steps, prepend=0.0)
 
     def iteration_seconds(self) -> np.ndarray:
-        """End-to-end seconds of each iteration, as the run measured them or from its clock."""
-        measured = self.column("t_iter")
+        """End-to-end seconds of each iteration by the run's clock, checkpoints included."""
         clock = np.diff(self.wall_time, prepend=0.0)
-        return np.where(np.isfinite(measured) & (measured > 0), measured, clock)
+        return np.where(np.isfinite(clock) & (clock > 0), clock, self.column("t_iter"))
 
 
 def load_run(directory: str | Path) -> Run:
@@ -171,10 +177,7 @@ def _load(directory: Path, metrics_file: Path) -> Run:
     if "steps_global" not in columns:
         raise InputError(f"{metrics_file} has no column steps_global; expected the metrics of a training run")
     summary = _read_object(directory / SUMMARY, notes) if (directory / SUMMARY).exists() else None
-    if summary is None and (directory / CONFIG).exists():
-        notes.append(
-            f"{directory} has no {SUMMARY}: still in progress, or killed; what it wrote so far is used"
-        )
+    notes += _state_notes(directory, summary, float(columns["steps_global"][-1]))
     if not (directory / RUN_INFO).exists():
         notes.append(f"{directory} has no {RUN_INFO}: its machine and version are not known")
     return Run(
@@ -187,6 +190,16 @@ def _load(directory: Path, metrics_file: Path) -> Run:
         episodes=_read_episodes(directory / EPISODES, notes),
         notes=tuple(notes),
     )
+
+
+def _state_notes(directory: Path, summary: dict[str, Any] | None, steps: float) -> list[str]:
+    if not (directory / CONFIG).exists():
+        return []
+    if summary is None or summary.get("env_steps", 0) < steps:
+        return [f"{directory} is still in progress, or was killed: what it wrote so far is used"]
+    if summary.get("exit_code", 0):
+        return [f"{directory} ended early: {summary.get('stop_reason')}"]
+    return []
 
 
 def _read_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:

@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.command_line import make_directory
 from parallel_ppo.reports.compare import json_ready
 from parallel_ppo.reports.curves import timing
-from parallel_ppo.reports.errors import InputError
 from parallel_ppo.reports.groups import short_env
 from parallel_ppo.reports.runs import METRICS, Run
 from parallel_ppo.reports.scaling import (

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from parallel_ppo.exits import InputError
 from parallel_ppo.reports import statistics
 from parallel_ppo.reports.curves import final_returns, returns_near
-from parallel_ppo.reports.errors import InputError
 from parallel_ppo.reports.procgen_scores import WINDOW, Published, normalised_score, published_curve
 from parallel_ppo.reports.runs import METRICS, Run, load_run
 from parallel_ppo.reports.statistics import Estimate

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from parallel_ppo.reports.errors import InputError, TrainerFailed
+from parallel_ppo.exits import InputError
+from parallel_ppo.reports.errors import TrainerFailed
 from parallel_ppo.reports.runs import METRICS
 
 PARALLEL_TRAINER = "train_parallel_timed.py"
