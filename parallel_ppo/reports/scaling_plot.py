@@ -56,7 +56,13 @@ def _throughput(axes: Axes, summaries: Sequence[SizeSummary], theme: Theme) -> N
     fps, low, high = (_column(summaries, name) for name in ("fps", "fps_low", "fps_high"))
     axes.bar(places, fps, width=0.5, color=_colors(summaries, theme))
     axes.errorbar(
-        places, fps, yerr=[fps - low, high - fps], fmt="none", ecolor=theme.text, capsize=5, linewidth=1.3
+        places,
+        fps,
+        yerr=np.stack([fps - low, high - fps]),
+        fmt="none",
+        ecolor=theme.text,
+        capsize=5,
+        linewidth=1.3,
     )
     for place, value, top in zip(places, fps, high, strict=True):
         axes.annotate(
@@ -103,7 +109,7 @@ def _speedup(
             middle, 0.04, "not measured", transform=axes.get_xaxis_transform(), ha="center", color=theme.muted
         )
     speedup, low, high = (_column(summaries, name) for name in ("speedup", "speedup_low", "speedup_high"))
-    errors = np.nan_to_num([np.maximum(0, speedup - low), np.maximum(0, high - speedup)])
+    errors = np.nan_to_num(np.stack([np.maximum(0, speedup - low), np.maximum(0, high - speedup)]))
     axes.errorbar(
         sizes,
         speedup,

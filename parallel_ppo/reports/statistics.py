@@ -10,8 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import nnls
-from scipy.stats import trim_mean
 
 CONFIDENCE = 0.95
 RESAMPLES = 2000
@@ -28,7 +26,9 @@ class Estimate:
 
 def iqm(values: np.ndarray) -> float:
     """Interquartile mean: a quarter (rounded down) of the values is cut off at either end."""
-    return float(trim_mean(np.asarray(values, dtype=float), 0.25)) if len(values) else float("nan")
+    ordered = np.sort(np.asarray(values, dtype=float))
+    cut = len(ordered) // 4
+    return float(ordered[cut : len(ordered) - cut].mean()) if len(ordered) else float("nan")
 
 
 def interval(samples: np.ndarray) -> tuple[float, float]:
@@ -175,11 +175,18 @@ class Amdahl:
 
 def fit_amdahl(workers: Sequence[int], seconds: Sequence[float]) -> Amdahl:
     """Least squares of the relative error with both parts at least zero."""
-    workers_array, seconds_array = np.asarray(workers, dtype=float), np.asarray(seconds, dtype=float)
     assert len(set(workers)) >= 2, "one worker count cannot tell serial from parallel"
-    design = np.stack([1.0 / seconds_array, 1.0 / (workers_array * seconds_array)], axis=1)
-    (serial, parallel), _ = nnls(design, np.ones(len(seconds_array)))
-    return Amdahl(serial=float(serial), parallel=float(parallel))
+    times = np.asarray(seconds, dtype=float)
+    design = np.stack([1.0 / times, 1.0 / (np.asarray(workers, dtype=float) * times)], axis=1)
+    target = np.ones(len(times))
+    both = np.linalg.lstsq(design, target, rcond=None)[0]
+    if (both >= 0).all():
+        return Amdahl(serial=float(both[0]), parallel=float(both[1]))
+    alone = [float(column @ target / (column @ column)) for column in design.T]
+    errors = [
+        float(np.sum((column * part - target) ** 2)) for column, part in zip(design.T, alone, strict=True)
+    ]
+    return Amdahl(alone[0], 0.0) if errors[0] < errors[1] else Amdahl(0.0, alone[1])
 
 
 def mean_curve(

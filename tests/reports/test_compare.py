@@ -5,11 +5,14 @@ import re
 import pytest
 from run_writer import write_run
 
+from parallel_ppo.reports import compare_command
 from parallel_ppo.reports.compare import compare, default_thresholds
 from parallel_ppo.reports.compare_command import main, write_comparison
+from parallel_ppo.reports.comparison_plot import comparison_figure
 from parallel_ppo.reports.comparison_text import text_report
 from parallel_ppo.reports.groups import Group
 from parallel_ppo.reports.runs import load_run
+from parallel_ppo.reports.theme import figure_bytes
 from parallel_ppo.reports.words import headline
 
 
@@ -124,7 +127,8 @@ def test_one_iteration_each_in_progress_and_no_episodes(tmp_path):
     comparison = compare(groups)
     assert comparison.pairs[0].speedup.value > 1
     assert comparison.thresholds == []
-    write_comparison(groups, comparison, tmp_path / "out")
+    figure_bytes(comparison_figure(groups, comparison), "svg")
+    assert "in progress" in text_report(comparison)
     assert len(comparison.notes) == 2
 
 
@@ -139,7 +143,8 @@ def test_the_command_takes_the_newest_runs_and_says_where_it_wrote(tmp_path, mon
     assert (tmp_path / "comparison" / "comparison.png").stat().st_size > 10_000
 
 
-def test_labels_repeat_for_seeds(tmp_path, capsys):
+def test_labels_repeat_for_seeds(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(compare_command, "write_comparison", lambda *_: [])
     for name, workers, seed in (("a1", 1, 1), ("a2", 1, 2), ("b1", 4, 1)):
         write_run(tmp_path / name, workers=workers, seed=seed)
     runs = [f"one={tmp_path / 'a1'}", f"one={tmp_path / 'a2'}", f"[b]={tmp_path / 'b1'}"]

@@ -1,5 +1,7 @@
 import numpy as np
 import pytest
+from scipy.optimize import nnls
+from scipy.stats import trim_mean
 
 from parallel_ppo.reports import statistics
 from parallel_ppo.reports.statistics import Amdahl, Timing
@@ -40,6 +42,8 @@ def test_recent_mean_of_fewer_episodes_than_the_minimum():
 
 def test_iqm_cuts_a_quarter_at_either_end():
     assert statistics.iqm(np.array([100.0, 1, 2, 3, 4, 5, 6, -50])) == pytest.approx(np.mean([2, 3, 4, 5]))
+    values = np.random.default_rng(0).normal(size=31)
+    assert statistics.iqm(values) == pytest.approx(trim_mean(values, 0.25))
     assert statistics.iqm(np.array([1.0, 2.0, 6.0])) == pytest.approx(3.0), "too few to cut"
 
 
@@ -117,6 +121,16 @@ def test_amdahl_is_recovered_from_exact_times():
     assert fitted.parallel == pytest.approx(5.0)
     assert fitted.speedup(1) == pytest.approx(1.0)
     assert fitted.speedup(10**9) == pytest.approx(5.3 / 0.3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_amdahl_equals_a_constrained_solver(seed):
+    generator = np.random.default_rng(seed)
+    workers = np.array([1, 2, 3, 4, 6, 8])
+    seconds = generator.uniform(0, 0.5) + 4 / workers + generator.normal(0, 0.15, 6)
+    design = np.stack([1 / seconds, 1 / (workers * seconds)], axis=1)
+    fitted = statistics.fit_amdahl(list(workers), list(seconds))
+    np.testing.assert_allclose((fitted.serial, fitted.parallel), nnls(design, np.ones(6))[0], atol=1e-9)
 
 
 def test_amdahl_never_has_a_negative_part():
