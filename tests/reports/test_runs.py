@@ -6,7 +6,7 @@ import pytest
 from run_writer import write_run
 
 from parallel_ppo.exits import InputError
-from parallel_ppo.reports.curves import iteration_returns, phase_cost, phase_seconds, return_curve
+from parallel_ppo.reports.curves import iteration_returns, phase_cost, phase_seconds, return_curve, timing
 from parallel_ppo.reports.groups import group_seeds
 from parallel_ppo.reports.runs import find_runs, load_log, load_run, newest_run
 
@@ -148,6 +148,20 @@ def test_the_newest_run_of_a_kind_is_found(tmp_path):
     assert find_runs(tmp_path)[-1].name == "run-3"
     with pytest.raises(InputError, match="make train-parallel"):
         newest_run(tmp_path / "nothing", kind="parallel")
+
+
+def test_the_first_iteration_is_warm_up_and_phases_are_per_thousand_steps(tmp_path):
+    path = write_run(tmp_path / "a", iterations=5, workers=1, noise=0.0)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["wall_time"] += 100.0
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = load_run(path)
+    assert timing(run).throughput == pytest.approx(2048 / 8.01)
+    cost = phase_cost([run])
+    assert cost["rollout"] == pytest.approx(2.0 / 2.048)
+    assert cost["learn"] == pytest.approx(6.0 / 2.048)
+    assert cost["other"] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_returns_per_iteration(tmp_path):

@@ -8,8 +8,9 @@ from run_writer import write_run
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import scaling
 from parallel_ppo.reports.runs import load_run
-from parallel_ppo.reports.scaling import Shape, busiest, seconds_at
+from parallel_ppo.reports.scaling import Model, Shape, busiest, seconds_at
 from parallel_ppo.reports.scaling_report import SizedRun, build_report, write_report
+from parallel_ppo.reports.statistics import Amdahl
 
 
 def sized(tmp_path, sizes, *, repeats=2, **options):
@@ -66,8 +67,9 @@ def test_the_shape_follows_the_defaults_of_the_design(tmp_path):
 
 def test_extrapolation_at_this_shape_is_never_above_the_one_with_work_enough(tmp_path):
     report = build_report(sized(tmp_path, [1, 2]), warmup=2, physical_cores=2)
-    for row in report.extrapolation:
-        assert row.fps_this_shape <= row.fps
+    slower = Model(Amdahl(serial=0.4, parallel=50.0), "by hand", 2048)
+    for rows in (report.extrapolation, scaling.extrapolate(slower, report.summaries, shape=Shape(512, 512))):
+        assert all(row.fps_this_shape <= row.fps for row in rows)
     assert report.extrapolation[-1].workers == 128
     assert report.extrapolation[-1].speedup < 1 / report.model.amdahl.serial_share
 
