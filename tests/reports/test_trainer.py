@@ -67,10 +67,14 @@ def test_one_interrupt_reaches_the_trainer_once_and_it_may_save(tmp_path):
         "command_line.run(lambda: trainer.train([], project=Path('.'), run_directory=Path('run'), output=Path('log')))\n"
     )
     process = subprocess.Popen(
-        [sys.executable, "-c", parent], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-c", parent],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     wait_for(tmp_path / "ready")
-    process.send_signal(signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     _, errors = process.communicate(timeout=20)
     assert process.returncode == 130
     assert "Traceback" not in errors
