@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from parallel_ppo.reports.curves import column_mean
 from parallel_ppo.reports.groups import Group, learning_settings
 from parallel_ppo.reports.runs import Run
 
 IDENTICAL = "identical"
 DIFFERENT = "different"
 UNKNOWN = "unknown"
+
+CONTENDED = 0.8
 
 WORDS = {
     "env.id": "other game",
@@ -71,6 +74,22 @@ def comparability_warnings(baseline: Group, other: Group) -> list[str]:
         mine, theirs = (", ".join(str(run.seed) for run in group.runs) for group in (baseline, other))
         lines.append(f"other seeds: {baseline.label} {mine}; {other.label} {theirs}")
     lines += [line for group in (baseline, other) for line in _mixed(group)]
+    return lines
+
+
+def busy_machine(group: Group) -> list[str]:
+    """Runs that got much less CPU time than they were busy for shared the machine with something else."""
+    lines = []
+    for run in group.runs:
+        workers = run.num_threads if run.kind == "sequential" else run.num_workers
+        idle = column_mean([run], "idle_share")
+        wanted = 100.0 * workers * (1.0 - (idle if idle == idle else 0.0))
+        got = column_mean([run], "cpu_percent")
+        if got < CONTENDED * wanted:
+            lines.append(
+                f"{run.path} got {got:.0f}% CPU while busy for {wanted:.0f}%: other programs used the machine, "
+                "so its speed says little; run it again on an idle one"
+            )
     return lines
 
 

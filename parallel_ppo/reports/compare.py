@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parallel_ppo.reports import statistics
-from parallel_ppo.reports.comparability import Identity, comparability_warnings, identity
+from parallel_ppo.reports.comparability import Identity, busy_machine, comparability_warnings, identity
 from parallel_ppo.reports.curves import (
     RETURN_WINDOW,
     column_mean,
@@ -87,7 +87,10 @@ def compare(groups: Sequence[Group], *, thresholds: Sequence[float] | None = Non
         groups=[describe(group, chosen) for group in groups],
         pairs=[compare_pair(baseline, group) for group in groups[1:]],
         thresholds=chosen,
-        warnings=[warning for group in groups[1:] for warning in comparability_warnings(baseline, group)],
+        warnings=[
+            *[line for group in groups[1:] for line in comparability_warnings(baseline, group)],
+            *[line for group in groups for line in busy_machine(group)],
+        ],
         notes=[note for group in groups for run in group.runs for note in run.notes],
     )
 

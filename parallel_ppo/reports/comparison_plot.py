@@ -13,7 +13,7 @@ from parallel_ppo.reports.compare import Comparison
 from parallel_ppo.reports.curves import return_curve, warm_up
 from parallel_ppo.reports.groups import Group
 from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, phase_bars, positions
-from parallel_ppo.reports.statistics import mean_curve, smooth
+from parallel_ppo.reports.statistics import mean_curve, smooth, smoothing_window
 from parallel_ppo.reports.theme import Theme
 from parallel_ppo.reports.words import headline, subtitle
 
@@ -80,9 +80,13 @@ def _draw_throughput(
             skip = warm_up(run)
             fps = (run.iteration_steps() / np.maximum(run.iteration_seconds(), 1e-9))[skip:]
             time = run.wall_time[skip:] / scale
-            axes.plot(time, fps, color=color, alpha=0.25, linewidth=0.8)
+            axes.plot(time, fps, color=color, alpha=0.35, linewidth=0.8)
             axes.plot(
-                time, smooth(fps, 10), color=color, linewidth=1.8, marker="o" if len(time) == 1 else None
+                time,
+                smooth(fps, smoothing_window(len(fps))),
+                color=color,
+                linewidth=1.8,
+                marker="o" if len(time) == 1 else None,
             )
         axes.axhline(result.throughput.value, color=color, linestyle=":", linewidth=1.2)
         axes.plot(

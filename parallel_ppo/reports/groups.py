@@ -25,12 +25,17 @@ class Group:
 
 def learning_settings(run: Run) -> dict[str, Any]:
     """What decides the learning, by dotted name, without the seed and the stop conditions."""
-    values = {}
-    for section in ("env", "training"):
-        for key, value in (run.setting(section) or {}).items():
-            if key != "seed" and key not in STOP_CONDITIONS:
-                values[f"{section}.{key}"] = value
-    return values
+    ignored = {"seed", *STOP_CONDITIONS}
+    if {run.setting(f"training.{name}_schedule", "constant") for name in ("learning_rate", "clip_range")} == {
+        "constant"
+    }:
+        ignored |= {"schedule_by", "schedule_steps", "schedule_hours"}
+    return {
+        f"{section}.{key}": value
+        for section in ("env", "training")
+        for key, value in (run.setting(section) or {}).items()
+        if key not in ignored
+    }
 
 
 def group_seeds(runs: Sequence[Run]) -> list[Group]:

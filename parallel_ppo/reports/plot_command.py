@@ -26,7 +26,7 @@ EXAMPLES = (
 def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parser().parse_args(arguments)
     console = Console()
-    if flags.smoothing < 1:
+    if flags.smoothing is not None and flags.smoothing < 1:
         raise InputError(f"--smoothing {flags.smoothing}: expected at least 1 iteration")
     runs = choose_runs(flags, console)
     for run in runs:
@@ -51,7 +51,9 @@ def _parser() -> argparse.ArgumentParser:
         "--log-file", action="append", default=[], help="a metrics.jsonl on its own (repeatable)"
     )
     result.add_argument(
-        "--smoothing", type=int, default=10, help="iterations to smooth over (default: %(default)s)"
+        "--smoothing",
+        type=int,
+        help="iterations to smooth over (default: a twentieth of the run, at most 50)",
     )
     result.add_argument("--dark", action="store_true", help="on a dark ground")
     result.add_argument(
@@ -75,7 +77,7 @@ def choose_runs(flags: argparse.Namespace, console: Console) -> list[Run]:
 
 
 def write_plots(
-    runs: Sequence[Run], directory: Path, *, smoothing: int, dark: bool, console: Console
+    runs: Sequence[Run], directory: Path, *, smoothing: int | None, dark: bool, console: Console
 ) -> list[Path]:
     groups = group_seeds(runs)
     make_directory(directory)

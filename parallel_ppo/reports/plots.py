@@ -13,7 +13,7 @@ from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.curves import iteration_returns, phase_cost, phase_seconds, return_curve
 from parallel_ppo.reports.groups import Group, short_env
 from parallel_ppo.reports.runs import Run
-from parallel_ppo.reports.statistics import mean_curve, smooth
+from parallel_ppo.reports.statistics import mean_curve, smooth, smoothing_window
 from parallel_ppo.reports.theme import PHASE_NAMES, PHASES, Theme
 
 OVER_STEPS = "steps"
@@ -40,7 +40,7 @@ PANELS = (
 
 
 def curves_figure(
-    groups: Sequence[Group], *, over: str, smoothing: int, theme: Theme = themes.LIGHT
+    groups: Sequence[Group], *, over: str, smoothing: int | None, theme: Theme = themes.LIGHT
 ) -> Figure:
     """All panels over steps or over wall time."""
     with themes.drawing(theme):
@@ -87,7 +87,7 @@ def _draw_panel(
     groups: Sequence[Group],
     *,
     over: str,
-    smoothing: int,
+    smoothing: int | None,
     scale: float,
     theme: Theme,
 ) -> None:
@@ -97,7 +97,7 @@ def _draw_panel(
         x = [positions(run, over) for run in group.runs]
         raw = [_raw(run, panel) for run in group.runs]
         for position, values in zip(x, raw, strict=True):
-            axes.plot(position / scale, values, color=color, alpha=0.25, linewidth=0.8)
+            axes.plot(position / scale, values, color=color, alpha=0.35, linewidth=0.8)
         smoothed = [_smoothed(run, panel, smoothing) for run in group.runs]
         themes.line(axes, mean_curve(x, smoothed), color=color, label=group.label, scale=scale)
     if not any(np.isfinite(run.column(panel.column)).any() for group in groups for run in group.runs):
@@ -112,16 +112,16 @@ def _raw(run: Run, panel: Panel) -> np.ndarray:
     return iteration_returns(run) if panel.column == "episode_return_mean" else run.column(panel.column)
 
 
-def _smoothed(run: Run, panel: Panel, smoothing: int) -> np.ndarray:
+def _smoothed(run: Run, panel: Panel, smoothing: int | None) -> np.ndarray:
     """Returns are smoothed over episodes rather than iterations, so that long episodes do not count less."""
     if panel.column == "episode_return_mean":
         return return_curve(run)
-    smoothed = smooth(run.column(panel.column), smoothing)
+    smoothed = smooth(run.column(panel.column), smoothing or smoothing_window(len(run)))
     return np.where(np.isfinite(run.column(panel.column)), smoothed, np.nan)
 
 
 def _draw_phases(
-    axes: Axes, groups: Sequence[Group], *, over: str, smoothing: int, scale: float, theme: Theme
+    axes: Axes, groups: Sequence[Group], *, over: str, smoothing: int | None, scale: float, theme: Theme
 ) -> None:
     if len(groups) > 1:
         axes.set_title("Where the time goes")
@@ -131,7 +131,7 @@ def _draw_phases(
     axes.set_title("Where the time goes (%)")
     phases = phase_seconds(run)
     total = np.maximum(run.iteration_seconds(), 1e-9)
-    shares = [100 * smooth(phases[name] / total, smoothing) for name in PHASES]
+    shares = [100 * smooth(phases[name] / total, smoothing or smoothing_window(len(run))) for name in PHASES]
     x = positions(run, over) / scale
     if len(x) == 1:
         x, shares = np.array([0.0, x[0]]), [np.repeat(share, 2) for share in shares]

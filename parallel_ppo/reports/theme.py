@@ -143,7 +143,7 @@ def headed_figure(width: float, height: float, *, title: str) -> tuple[SubFigure
     figure = new_figure(width, height + strip)
     header, body = np.asarray(figure.subfigures(2, 1, height_ratios=[strip, height]))
     if title:
-        header.text(0.012, 0.95, title, ha="left", va="top", fontsize=15, weight="bold")
+        header.text(0.012, 0.88, title, ha="left", va="top", fontsize=15, weight="bold")
     return header, body, figure
 
 
@@ -151,7 +151,12 @@ def legend_of(header: SubFigure, axes: Axes, *, columns: int = 6) -> None:
     """One legend for all panels, above them."""
     handles, labels = axes.get_legend_handles_labels()
     header.legend(
-        handles, labels, loc="lower left", ncols=max(1, min(columns, len(labels))), borderaxespad=0.1
+        handles,
+        labels,
+        loc="lower left",
+        bbox_to_anchor=(0.006, 0),
+        ncols=max(1, min(columns, len(labels))),
+        borderaxespad=0.1,
     )
 
 

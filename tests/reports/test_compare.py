@@ -3,6 +3,7 @@ import math
 import re
 
 import pytest
+import yaml
 from run_writer import write_run
 
 from parallel_ppo.reports import compare_command
@@ -104,6 +105,36 @@ def test_seeds_that_are_not_alike_are_said(tmp_path):
     warnings = compare([group("a", write_run(tmp_path / "a")), mixed]).warnings
     assert any("within b, other network" in line for line in warnings)
     assert any("2 and 4 workers" in line for line in warnings)
+
+
+def test_a_machine_that_was_busy_with_something_else_is_said(tmp_path):
+    path = write_run(tmp_path / "b")
+    text = (path / "metrics.jsonl").read_text().replace('"cpu_percent": 190.0', '"cpu_percent": 120.0')
+    (path / "metrics.jsonl").write_text(text)
+    comparison = compare([group("a", write_run(tmp_path / "a", workers=1)), group("b", path)])
+    assert len(comparison.warnings) == 1
+    assert "got 120% CPU while busy for 190%" in comparison.warnings[0]
+
+
+def test_a_difference_within_the_noise_is_not_claimed(tmp_path):
+    paths = [
+        write_run(tmp_path / name, kind=name, workers=1, noise=0.2) for name in ("sequential", "parallel")
+    ]
+    comparison = compare([group("sequential", paths[0]), group("parallel", paths[1])])
+    assert (
+        headline(comparison)
+        == "parallel and sequential: no clear difference in speed, learning the same bits"
+    )
+
+
+def test_steps_of_a_schedule_matter_only_when_it_moves(tmp_path):
+    paths = [write_run(tmp_path / name) for name in ("a", "b")]
+    for schedule, expected in (("constant", 0), ("linear", 1)):
+        for steps, path in enumerate(paths):
+            config = yaml.safe_load((path / "config.yaml").read_text())
+            config["training"] |= {"learning_rate_schedule": schedule, "schedule_steps": 1000 + steps}
+            (path / "config.yaml").write_text(yaml.safe_dump(config))
+        assert len(compare([group("a", paths[0]), group("b", paths[1])]).warnings) == expected
 
 
 def test_all_files_are_written_and_the_json_is_strict(tmp_path, twins):

@@ -31,7 +31,7 @@ def test_recent_mean_equals_its_slow_twin():
     slow = []
     for place in at:
         seen = [values[index] for index in order if positions[index] <= place]
-        slow.append(np.mean(seen[-50:]) if len(seen) >= 10 else np.nan)
+        slow.append(np.mean(seen[-50:]) if len(seen) >= 20 else np.nan)
     np.testing.assert_allclose(statistics.recent_mean(positions, values, at, window=50), slow)
 
 
