@@ -15,6 +15,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
 
 from parallel_ppo.exits import InputError  # noqa: E402
+from parallel_ppo.machine import read_machine  # noqa: E402
 from parallel_ppo.reports import command_line  # noqa: E402
 from parallel_ppo.reports.runs import load_run  # noqa: E402
 from parallel_ppo.reports.scaling_report import SizedRun, build_report, print_report, write_report  # noqa: E402
@@ -37,7 +38,7 @@ def main() -> int:
         soft_wrap=True,
     )
     runs = _run_all(flags, sizes, directory, console)
-    report = build_report(runs, warmup=flags.warmup_iters, physical_cores=physical_cores())
+    report = build_report(runs, warmup=flags.warmup_iters, physical_cores=usable_cores())
     written = write_report(report, runs, directory)
     print_report(console, report)
     console.print("wrote " + ", ".join(escape(str(path)) for path in written), soft_wrap=True)
@@ -156,13 +157,10 @@ def _arguments(flags: argparse.Namespace, size: int, steps: int, target: Path) -
     return [text for name, value in values.items() for text in (f"--{name}", str(value))] + ["--quiet"]
 
 
-def physical_cores() -> int:
-    """Cores this process may use, hyper-threads counted once."""
-    seen = set()
-    for cpu in os.sched_getaffinity(0):
-        siblings = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
-        seen.add(siblings.read_text().strip() if siblings.exists() else str(cpu))
-    return len(seen)
+def usable_cores() -> int:
+    """Physical cores this process may use, or what a container's quota leaves of them."""
+    machine = read_machine()
+    return max(1, min(machine.num_physical_cores, int(machine.cpu_quota or machine.num_physical_cores)))
 
 
 if __name__ == "__main__":

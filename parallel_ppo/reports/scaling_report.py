@@ -17,9 +17,10 @@ from rich.table import Table
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.command_line import make_directory
+from parallel_ppo.reports.comparability import busy_machine
 from parallel_ppo.reports.compare import json_ready
 from parallel_ppo.reports.curves import timing
-from parallel_ppo.reports.groups import short_env
+from parallel_ppo.reports.groups import Group, short_env
 from parallel_ppo.reports.runs import METRICS, Run
 from parallel_ppo.reports.scaling import (
     Extrapolation,
@@ -76,6 +77,7 @@ def build_report(runs: Sequence[SizedRun], *, warmup: int, physical_cores: int) 
     model = fit(summaries, steps_per_iteration=measurements[0].steps_per_iteration)
     extrapolation = extrapolate(model, summaries, shape=shape) if model else []
     sentences = advice(summaries, measurements, model=model, extrapolation=extrapolation, shape=shape)
+    sentences += busy_machine(Group("", tuple(item.run for item in runs)))
     return ScalingReport(
         measurements=measurements,
         summaries=summaries,
