@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -87,40 +88,15 @@ def _speedup(
     axes: Axes, summaries: Sequence[SizeSummary], extrapolation: Sequence[Extrapolation], theme: Theme
 ) -> None:
     axes.set(title="Speedup against ideal", xlabel="workers", ylabel="speedup")
-    base = summaries[0].world_size
     sizes = _column(summaries, "world_size")
-    end = (
-        max(float(sizes[-1]), *(row.workers for row in extrapolation)) if extrapolation else float(sizes[-1])
-    )
+    base, end = float(sizes[0]), max([float(sizes[-1]), *(float(row.workers) for row in extrapolation)])
     axes.plot([base, end], [1, end / base], color=theme.muted, linestyle=":", linewidth=1.5, label="ideal")
     if extrapolation:
-        workers = np.array([row.workers for row in extrapolation], dtype=float)
-        first = extrapolation[0].fps
-        lines = (("with work enough for all", "fps", "--"), ("at this shape", "fps_this_shape", "-."))
-        for (name, field, style), color in zip(lines, (theme.series[0], theme.series[3]), strict=True):
-            values = np.array([getattr(row, field) for row in extrapolation]) / first
-            axes.plot(
-                workers, values, color=color, linestyle=style, linewidth=1.8, label=f"extrapolated, {name}"
-            )
-        measured_to = max(summary.world_size for summary in summaries)
-        axes.axvspan(measured_to * 1.15, end * 1.2, color=theme.grid, alpha=0.45, linewidth=0)
-        middle = float(np.sqrt(measured_to * 1.15 * end * 1.2))
-        axes.text(
-            middle, 0.04, "not measured", transform=axes.get_xaxis_transform(), ha="center", color=theme.muted
-        )
+        _draw_extrapolation(axes, extrapolation, theme, measured_to=float(sizes[-1]))
     speedup, low, high = (_column(summaries, name) for name in ("speedup", "speedup_low", "speedup_high"))
     errors = np.nan_to_num(np.stack([np.maximum(0, speedup - low), np.maximum(0, high - speedup)]))
-    axes.errorbar(
-        sizes,
-        speedup,
-        yerr=errors,
-        color=theme.series[1],
-        marker="o",
-        linewidth=2.2,
-        capsize=4,
-        label="measured",
-        zorder=4,
-    )
+    style: Any = {"color": theme.series[1], "marker": "o", "linewidth": 2.2, "capsize": 4, "zorder": 4}
+    axes.errorbar(sizes, speedup, yerr=errors, label="measured", **style)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log", base=2)
     ticks = [2**power for power in range(int(np.ceil(np.log2(max(end, 2)))) + 1) if 2**power >= base]
@@ -129,6 +105,22 @@ def _speedup(
     axes.set_xlim(base / 1.15, end * 1.2)
     axes.minorticks_off()
     axes.legend(loc="upper left", fontsize=9)
+
+
+def _draw_extrapolation(
+    axes: Axes, rows: Sequence[Extrapolation], theme: Theme, *, measured_to: float
+) -> None:
+    """Dashed, on shaded ground that says it was not measured."""
+    workers = np.array([row.workers for row in rows], dtype=float)
+    lines = (("with work enough for all", "fps", "--"), ("at this shape", "fps_this_shape", "-."))
+    for (name, field, style), color in zip(lines, (theme.series[0], theme.series[3]), strict=True):
+        values = np.array([getattr(row, field) for row in rows]) / rows[0].fps
+        axes.plot(workers, values, color=color, linestyle=style, linewidth=1.8, label=f"extrapolated, {name}")
+    start, end = 1.15 * measured_to, 1.2 * workers[-1]
+    if start < end:
+        axes.axvspan(start, end, color=theme.grid, alpha=0.45, linewidth=0)
+        place: Any = {"transform": axes.get_xaxis_transform(), "ha": "center", "color": theme.muted}
+        axes.text(float(np.sqrt(start * end)), 0.04, "not measured", **place)
 
 
 def _efficiency(axes: Axes, summaries: Sequence[SizeSummary], theme: Theme) -> None:
@@ -169,11 +161,9 @@ def _phases(axes: Axes, summaries: Sequence[SizeSummary], theme: Theme) -> None:
         bottom += share
     serial = 100 * _column(summaries, "t_coordinator") / total
     if np.isfinite(serial).all():
-        labels = [
-            f"{item.world_size}\ncoordinator only: {share:.1f}%"
-            for item, share in zip(summaries, serial, strict=True)
-        ]
+        labels = [f"{item.world_size}\n{share:.1f}%" for item, share in zip(summaries, serial, strict=True)]
         axes.set_xticks(places, labels)
+        axes.set_xlabel("workers, and under them the share of the coordinator alone")
     axes.set_ylim(0, 104)
     axes.legend(
         loc="lower right", bbox_to_anchor=(1, 1.0), ncols=5, fontsize=9, columnspacing=1.0, handlelength=1.2
