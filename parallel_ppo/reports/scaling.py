@@ -8,8 +8,8 @@ exactly the measured shape.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -179,15 +179,23 @@ def spread(runs: Sequence[Measurement], estimate: Estimate) -> Estimate:
 
 
 def predict_from_smallest(measurements: Sequence[Measurement], *, shape: Shape) -> dict[int, float]:
-    """Throughput at every size from the phases of the smallest one alone; NaN without t_coordinator."""
+    """Throughput at every size from the phases of each run of the smallest one; NaN without t_coordinator."""
     sizes = sorted({item.world_size for item in measurements})
     runs = [item for item in measurements if item.world_size == sizes[0]]
-    phases = {name: _mean(runs, name) for name in AVERAGED}
-    steps = float(np.mean([item.steps_per_iteration for item in runs]))
-    return {size: steps / seconds_at(size, phases, base=sizes[0], shape=shape) for size in sizes}
+    return {
+        size: float(
+            np.mean(
+                [
+                    run.steps_per_iteration / seconds_at(size, asdict(run), base=sizes[0], shape=shape)
+                    for run in runs
+                ]
+            )
+        )
+        for size in sizes
+    }
 
 
-def seconds_at(workers: int, phases: dict[str, float], *, base: int, shape: Shape) -> float:
+def seconds_at(workers: int, phases: Mapping[str, float], *, base: int, shape: Shape) -> float:
     """Seconds of an iteration with `workers`, from the phases measured with `base` workers."""
     collect = phases["t_rollout"] * busiest(shape.num_slices, workers) / busiest(shape.num_slices, base)
     divisible = phases["t_iter"] - phases["t_rollout"] - phases["t_coordinator"]

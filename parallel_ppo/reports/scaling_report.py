@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -150,8 +151,8 @@ def _write_table(
 
 
 def print_report(console: Console, report: ScalingReport) -> None:
-    table = Table(title=escape(report.title), title_justify="left", title_style="bold")
-    for name in ("workers", "steps/s (spread)", "predicted", "speedup", "eff.", "collect", "learn", "coord."):
+    table = Table(title=escape(report.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    for name in ("workers", "steps/s", "predicted", "speedup", "eff.", "collect", "learn", "coord."):
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.summaries:
         table.add_row(

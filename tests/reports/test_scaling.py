@@ -23,7 +23,8 @@ def sized(tmp_path, sizes, *, repeats=2, **options):
 
 def test_the_coordinator_share_predicts_the_next_size(tmp_path):
     report = build_report(sized(tmp_path, [1, 2]), warmup=2, physical_cores=2)
-    second = report.summaries[1]
+    first, second = report.summaries
+    assert first.predicted_fps == pytest.approx(first.fps)
     assert second.fps_low <= second.predicted_fps <= second.fps_high
     assert report.model.amdahl.serial_share == pytest.approx(0.4 / 8.01, rel=0.02)
     assert "coordinator" in report.model.source
