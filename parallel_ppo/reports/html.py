@@ -33,6 +33,7 @@ td.number, th.number { text-align: right; }
 tbody th { font-weight: 500; color: var(--muted); white-space: nowrap; }
 td { min-width: 11em; }
 td.number { min-width: 0; }
+.notes { margin-top: 16px; }
 .warnings { background: var(--warning-panel); color: var(--warning); border-radius: 10px; padding: 12px 16px; margin: 20px 0; }
 .warnings ul, .notes ul { margin: 4px 0 0; padding-left: 20px; }
 img { width: 100%; height: auto; display: block; }

@@ -78,15 +78,15 @@ def build_report(runs: Sequence[SizedRun], *, warmup: int, physical_cores: int) 
     model = fit(summaries, steps_per_iteration=measurements[0].steps_per_iteration)
     extrapolation = extrapolate(model, summaries, shape=shape) if model else []
     sentences = advice(summaries, measurements, model=model, extrapolation=extrapolation, shape=shape)
-    sentences += busy_machine(Group("", tuple(item.run for item in runs)))
+    busy = busy_machine(Group("", tuple(item.run for item in runs)))
     return ScalingReport(
         measurements=measurements,
         summaries=summaries,
         model=model,
         extrapolation=extrapolation,
-        sentences=sentences,
+        sentences=[*sentences, *busy],
         title=_title(summaries, first),
-        subtitle=_subtitle(first, physical_cores),
+        subtitle=_subtitle(first, physical_cores) + ("   |   THE MACHINE WAS BUSY" if busy else ""),
     )
 
 
@@ -151,7 +151,14 @@ def _write_table(
 
 
 def print_report(console: Console, report: ScalingReport) -> None:
-    table = Table(title=escape(report.title), title_justify="left", title_style="bold", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=escape(report.title),
+        title_justify="left",
+        title_style="bold",
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        collapse_padding=True,
+    )
     for name in ("workers", "steps/s", "predicted", "speedup", "eff.", "collect", "learn", "coord."):
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.summaries:

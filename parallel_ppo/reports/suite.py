@@ -97,8 +97,8 @@ class SuiteResult:
     missing: list[str]
     failed: dict[str, str]
     machine: str
-    policy: str
-    n_epochs: int | None
+    policies: list[Any]
+    epochs: list[Any]
 
 
 def load_suite_runs(plan: Plan, directory: Path) -> dict[str, list[Run]]:
@@ -123,9 +123,14 @@ def summarise(plan: Plan, runs: dict[str, list[Run]]) -> SuiteResult:
         missing=[name for name in plan.names() if name not in plan.finished and name not in plan.failed],
         failed=plan.failed,
         machine=str(first.machine.get("cpu_model", "unknown")) if first else "unknown",
-        policy=str(first.setting("training.policy", "unknown")) if first else "unknown",
-        n_epochs=first.setting("training.n_epochs") if first else None,
+        policies=_values(runs, "training.policy"),
+        epochs=_values(runs, "training.n_epochs"),
     )
+
+
+def _values(runs: dict[str, list[Run]], setting: str) -> list[Any]:
+    """The different values of a setting among all runs, in order of appearance."""
+    return list(dict.fromkeys(run.setting(setting) for members in runs.values() for run in members))
 
 
 def summarise_game(game: str, runs: Sequence[Run]) -> GameResult:

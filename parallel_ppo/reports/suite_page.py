@@ -51,7 +51,8 @@ def title(result: SuiteResult) -> str:
 
 
 def about(result: SuiteResult) -> str:
-    return f"network {result.policy} | {count(result.n_epochs or 0, 'epoch')} | {result.machine}"
+    policies, epochs = (", ".join(map(str, values)) for values in (result.policies, result.epochs))
+    return f"network {policies} | epochs {epochs} | {result.machine}"
 
 
 def game_rows(result: SuiteResult) -> list[list[str]]:

@@ -64,7 +64,12 @@ def subtitle(comparison: Comparison) -> str:
     ):
         parts.append(" vs ".join(dict.fromkeys(values)))
     cores = ", ".join(f"{result.label}: {processes(result)}" for result in comparison.groups)
-    return "   |   ".join([*parts, cores])
+    warnings = (
+        [f"{count(len(comparison.warnings), 'warning').upper()}, see the report"]
+        if comparison.warnings
+        else []
+    )
+    return "   |   ".join([*parts, cores, *warnings])
 
 
 def processes(result: GroupResult) -> str:

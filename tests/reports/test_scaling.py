@@ -100,6 +100,14 @@ def test_different_bits_are_said(tmp_path):
     assert any("did NOT learn the same bits" in line for line in report.sentences)
 
 
+def test_a_busy_machine_is_said(tmp_path):
+    runs = sized(tmp_path, [1, 2], repeats=1)
+    runs[1].run.columns["cpu_percent"][:] = 90.0
+    report = build_report(runs, warmup=1, physical_cores=2)
+    assert "BUSY" in report.subtitle
+    assert any("other programs used the machine" in line for line in report.sentences)
+
+
 def test_only_warm_up_is_an_error(tmp_path):
     runs = sized(tmp_path, [1], repeats=1, iterations=2)
     with pytest.raises(InputError, match="--total-iters"):
