@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from parallel_ppo.reports.curves import column_mean
+from parallel_ppo.reports.curves import column_mean, cpu_percent
 from parallel_ppo.reports.groups import Group, learning_settings
 from parallel_ppo.reports.runs import Run
 
@@ -77,6 +77,12 @@ def comparability_warnings(baseline: Group, other: Group) -> list[str]:
     return lines
 
 
+def same_work(baseline: Group, other: Group) -> bool:
+    """Whether a step costs the same in both, so that their speeds may be divided."""
+    mine, theirs = learning_settings(baseline.first), learning_settings(other.first)
+    return all(mine.get(key) == theirs.get(key) for key in WORDS)
+
+
 def busy_machine(group: Group) -> list[str]:
     """Runs that got much less CPU time than they were busy for shared the machine with something else."""
     lines = []
@@ -84,7 +90,7 @@ def busy_machine(group: Group) -> list[str]:
         workers = run.num_threads if run.kind == "sequential" else run.num_workers
         idle = column_mean([run], "idle_share")
         wanted = 100.0 * workers * (1.0 - (idle if idle == idle else 0.0))
-        got = column_mean([run], "cpu_percent")
+        got = cpu_percent([run])
         if got < CONTENDED * wanted:
             lines.append(
                 f"{run.path} got {got:.0f}% CPU while busy for {wanted:.0f}%: other programs used the machine, "

@@ -12,10 +12,17 @@ from typing import Any
 import numpy as np
 
 from parallel_ppo.reports import statistics
-from parallel_ppo.reports.comparability import Identity, busy_machine, comparability_warnings, identity
+from parallel_ppo.reports.comparability import (
+    Identity,
+    busy_machine,
+    comparability_warnings,
+    identity,
+    same_work,
+)
 from parallel_ppo.reports.curves import (
     RETURN_WINDOW,
     column_mean,
+    cpu_percent,
     final_returns,
     peak_memory_mb,
     phase_cost,
@@ -63,6 +70,7 @@ class PairResult:
     speedup: Estimate
     efficiency: Estimate
     identity: Identity
+    same_work: bool
     return_at_equal_time: dict[str, float] = field(default_factory=dict)
 
 
@@ -119,7 +127,7 @@ def describe(group: Group, thresholds: Sequence[float]) -> GroupResult:
         learn_share=cost["learn"] / total if total > 0 else float("nan"),
         final_return=final_return(group),
         peak_rss_mb=peak_memory_mb(runs),
-        cpu_percent=column_mean(runs, "cpu_percent"),
+        cpu_percent=cpu_percent(runs),
         seconds_per_1000_steps=cost,
         seconds_to_return={f"{threshold:g}": seconds_to_return(group, threshold) for threshold in thresholds},
     )
@@ -161,6 +169,7 @@ def compare_pair(baseline: Group, other: Group) -> PairResult:
         speedup=ratio,
         efficiency=Estimate(ratio.value * per_core, ratio.low * per_core, ratio.high * per_core),
         identity=identity(baseline, other),
+        same_work=same_work(baseline, other),
         return_at_equal_time=return_at_equal_time(baseline, other),
     )
 

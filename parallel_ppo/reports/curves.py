@@ -84,6 +84,13 @@ def column_mean(runs: Sequence[Run], name: str) -> float:
     return float(values.mean()) if values.size else float("nan")
 
 
+def cpu_percent(runs: Sequence[Run]) -> float:
+    """Mean CPU use of all processes; 0 is what a run writes before its first sample."""
+    values = np.concatenate([run.column("cpu_percent") for run in runs])
+    values = values[values > 0]
+    return float(values.mean()) if values.size else float("nan")
+
+
 def peak_memory_mb(runs: Sequence[Run]) -> float:
     """The highest resident memory that the runs saw, workers included."""
     peaks = []

@@ -48,6 +48,8 @@ def headline(comparison: Comparison) -> str:
     same = {"identical": ", learning the same bits", "different": ", learning other bits"}.get(
         pair.identity.verdict, ""
     )
+    if not pair.same_work:
+        return f"{pair.label} and {pair.baseline} did different work: {pair.speedup.value:.2f}x the steps per second"
     if pair.speedup.low < 1 < pair.speedup.high:
         return f"{pair.label} and {pair.baseline}: no clear difference in speed{same}"
     return f"{pair.label} is {pair.speedup.value:.2f}x as fast as {pair.baseline}{same}"

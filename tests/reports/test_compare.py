@@ -127,6 +127,25 @@ def test_a_difference_within_the_noise_is_not_claimed(tmp_path):
     )
 
 
+def test_runs_of_different_games_are_not_called_faster(tmp_path):
+    paths = [
+        write_run(tmp_path / env, env=env, workers=workers)
+        for env, workers in (("coinrun", 1), ("starpilot", 2))
+    ]
+    comparison = compare([group("a", paths[0]), group("b", paths[1])])
+    assert headline(comparison).startswith("b and a did different work")
+
+
+def test_cpu_use_before_the_first_sample_is_not_known(tmp_path):
+    path = write_run(tmp_path / "b", iterations=1)
+    (path / "metrics.jsonl").write_text(
+        (path / "metrics.jsonl").read_text().replace('"cpu_percent": 190.0', '"cpu_percent": 0.0')
+    )
+    comparison = compare([group("a", write_run(tmp_path / "a")), group("b", path)])
+    assert math.isnan(comparison.groups[1].cpu_percent)
+    assert comparison.warnings == []
+
+
 def test_steps_of_a_schedule_matter_only_when_it_moves(tmp_path):
     paths = [write_run(tmp_path / name) for name in ("a", "b")]
     for schedule, expected in (("constant", 0), ("linear", 1)):
