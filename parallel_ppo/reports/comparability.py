@@ -47,7 +47,10 @@ def identity(baseline: Group, other: Group) -> Identity:
                 continue
             compared += 1
             if hashes[steps] != digest:
-                return Identity(DIFFERENT, compared, f"no: seed {first.seed} differs from step {steps:,} on")
+                sentence = (
+                    f"no: seed {first.seed} differs from step {steps:,} on{_explanation(first, second)}"
+                )
+                return Identity(DIFFERENT, compared, sentence)
     if compared == 0:
         return Identity(UNKNOWN, 0, "not known: no parameters were recorded after equal steps")
     steps = max(set(_by_steps(pairs[-1][0])) & set(_by_steps(pairs[-1][1])), default=0)
@@ -57,6 +60,14 @@ def identity(baseline: Group, other: Group) -> Identity:
         compared,
         f"yes: one policy_sha256 at all {compared} common iterations{seeds}, to step {steps:,}",
     )
+
+
+def _explanation(first: Run, second: Run) -> str:
+    """Equal bits are promised for equal settings on one machine and one version only."""
+    reason = next(_differences(first, second), None)
+    if reason is None:
+        return ", although settings, machine and version agree: this breaks the contract"
+    return f", as it may: {reason[0].split(' (')[0]}"
 
 
 def _by_steps(run: Run) -> dict[int, str]:

@@ -69,6 +69,15 @@ def test_other_bits_are_found_where_they_begin(tmp_path):
     identity = compare([group("a", first), group("b", second)]).pairs[0].identity
     assert identity.verdict == "different"
     assert f"step {5 * 2048:,}" in identity.sentence
+    assert "breaks the contract" in identity.sentence
+
+
+def test_other_bits_that_have_a_reason_are_not_called_a_fault(tmp_path):
+    threaded = write_run(tmp_path / "a", kind="sequential", workers=1, learning="threaded")
+    summary = json.loads((threaded / "summary.json").read_text())
+    (threaded / "summary.json").write_text(json.dumps({**summary, "num_threads": 2}))
+    identity = compare([group("a", threaded), group("b", write_run(tmp_path / "b"))]).pairs[0].identity
+    assert identity.sentence == "no: seed 1 differs from step 2,048 on, as it may: other arithmetic"
 
 
 def test_bits_of_different_seeds_are_not_compared(tmp_path):
