@@ -62,6 +62,7 @@ class Step(NamedTuple):
     truncated: np.ndarray | None  # [n] bool: the episode was cut, not finished
     final_observation: np.ndarray | None  # [n, ...] valid where truncated
     level_seed: np.ndarray | None  # [n] int32: level of the episode that ended, valid where episode_start
+    level_complete: np.ndarray | None = None  # [n] bool: that level was solved, valid where episode_start
 
 
 class SliceEnv(Protocol):

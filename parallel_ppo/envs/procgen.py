@@ -63,12 +63,12 @@ class ProcgenSlice:
         self.native.act(action.astype(np.int32).reshape(-1))
         reward, observation, first = self.native.observe()
         first = np.asarray(first, dtype=bool)
-        level_seed = None
+        level_seed = level_complete = None
         if first.any():
-            level_seed = np.array(
-                [info["prev_level_seed"] for info in self.native.get_info()], dtype=np.int32
-            )
-        return Step(observation["rgb"], reward, first, None, None, level_seed)
+            infos = self.native.get_info()
+            level_seed = np.array([info["prev_level_seed"] for info in infos], dtype=np.int32)
+            level_complete = np.array([info["prev_level_complete"] for info in infos], dtype=bool)
+        return Step(observation["rgb"], reward, first, None, None, level_seed, level_complete)
 
     def get_state(self) -> list[bytes]:
         return [bytes(state) for state in self.native.callmethod("get_state")]
