@@ -113,12 +113,16 @@ def play(
     prepare: Callable[[torch.Tensor], torch.Tensor],
     quota: np.ndarray,
 ) -> Iterator[Moment]:
-    """Steps until every slot has played its `quota` of episodes; all slots are stepped all the time, in one shape."""
+    """The start, and then each step until every slot has played its `quota` of episodes.
+
+    All slots are stepped all the time, in one shape.
+    """
     draws = generator(settings.training.seed, "evaluation action", slice_index)
     left, max_steps = quota.copy(), settings.evaluation.max_steps
     total, length = np.zeros(len(quota)), np.zeros(len(quota), np.int64)
     fresh = np.zeros(len(quota), bool)  # ended in the last step, and another episode follows
     observation = env.reset()
+    yield Moment({}, left > 0, total, length)
     while left.any():
         action = choose(policy, prepare(torch.from_numpy(observation)), draws, settings)
         step = env.step(action)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from parallel_ppo.budget import Budget
-from parallel_ppo.checkpoint import POLICY, Keeper, write_atomically
+from parallel_ppo.checkpoint import POLICY, Keeper, signature, write_atomically
 from parallel_ppo.config import Settings
 from parallel_ppo.display import Display
 from parallel_ppo.envs.contract import EnvSpec
@@ -149,9 +149,11 @@ class Recorder:
 
     def metadata(self, snapshot: Snapshot) -> dict[str, str]:
         """What evaluation needs to use the weights without the run directory."""
+        settings = json.dumps(self.settings.model_dump())
         return {
             "format": "parallel_ppo policy 1",
-            "settings": json.dumps(self.settings.model_dump()),
+            "settings": settings,
+            "signature": signature(settings.encode()) or "",
             "spec": json.dumps(self.spec.as_json()),
             "env_steps": str(snapshot.counters["env_steps"]),
         }

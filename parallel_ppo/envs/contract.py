@@ -65,6 +65,13 @@ class Step(NamedTuple):
     level_complete: np.ndarray | None = None  # [n] bool: that level was solved, valid where episode_start
 
 
+class View(NamedTuple):
+    """What a person sees of an environment."""
+
+    picture: np.ndarray  # [height, width, 3] uint8
+    level_seed: int | None
+
+
 class SliceEnv(Protocol):
     """The environments of one slice."""
 
@@ -76,6 +83,10 @@ class SliceEnv(Protocol):
 
     def set_state(self, states: list[bytes]) -> tuple[np.ndarray, bool]:
         """The observation after restoring, and whether the restored state is exact."""
+        ...
+
+    def views(self) -> list[View]:
+        """Of the first `num_views` environments, as the slice was made."""
         ...
 
     def close(self) -> None: ...
