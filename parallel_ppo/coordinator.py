@@ -59,13 +59,5 @@ class Coordinator:
         evaluated = evaluate_if_due(state, self.pool, self.recorder.phase)
         counters.wall_time = self.budget.elapsed()
         self.pool.iteration_done()
-        return Iteration(
-            episodes,
-            result.columns,
-            evaluated,
-            began,
-            collected,
-            learned,
-            result.seconds_alone,
-            spans + result.spans,
-        )
+        timing = began, collected, learned, result.seconds_alone
+        return Iteration(episodes, result.columns, evaluated, *timing, spans + result.spans)

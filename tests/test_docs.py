@@ -23,7 +23,7 @@ def test_every_setting_is_documented() -> None:
 @pytest.mark.multiprocess
 def test_every_metric_is_documented(tmp_path) -> None:
     arguments = ["--env", "CartPole-v1", "--num-envs", "8", "--n-steps", "8", "--batch-size", "64", "--total-timesteps", "64"]
-    run = train(tmp_path / "run", *arguments, "--num-threads", "1", script="train_timed.py")
+    run = train(tmp_path / "run", *arguments, "--num-threads", "1", "--set", "evaluation.interval=1", script="train_timed.py")
     text = (ROOT / "docs" / "metrics.md").read_text()
     assert set(run.metrics[0]) <= keys_in(text)
     assert all(f"`{key}`" in text for key in run.summary)
