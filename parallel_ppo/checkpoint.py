@@ -94,7 +94,7 @@ def save(
             name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             for name, data in contents.items()
         },
-        "environments_hmac": _signature(contents[ENVIRONMENTS]),
+        "environments_hmac": signature(contents[ENVIRONMENTS]),
     }
     write_durably(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
     _read_manifest(temporary)
@@ -158,8 +158,8 @@ def _user_key() -> bytes:
     return path.read_bytes()
 
 
-def _signature(data: bytes) -> str | None:
-    """None where no key can be kept: such states need --trust-checkpoint."""
+def signature(data: bytes) -> str | None:
+    """None where no key can be kept: such data need --trust-checkpoint."""
     try:
         return hmac.new(_user_key(), data, hashlib.sha256).hexdigest()
     except OSError:
@@ -231,6 +231,11 @@ def _read_file(path: Path, name: str, manifest: dict[str, Any]) -> bytes:
     return data
 
 
+def read_policy(path: Path) -> bytes:
+    """The policy of the checkpoint `step_<n>/`, as its manifest describes it."""
+    return _read_file(path, POLICY, _read_manifest(path))
+
+
 def parse_arrays(data: bytes, what: str) -> dict[str, np.ndarray]:
     try:
         return safetensors.load(data)
@@ -242,10 +247,8 @@ def load(path: Path, *, trust: bool, like: Snapshot) -> tuple[Snapshot, dict[str
     """A checkpoint whose arrays fit those of `like` (a fresh state of the same settings), and its weights by name."""
     manifest = _read_manifest(path)
     data = {name: _read_file(path, name, manifest) for name in (POLICY, TRAINING, ENVIRONMENTS)}
-    signature = _signature(data[ENVIRONMENTS])
-    if not trust and not (
-        signature and hmac.compare_digest(signature, str(manifest.get("environments_hmac")))
-    ):
+    expected = signature(data[ENVIRONMENTS])
+    if not trust and not (expected and hmac.compare_digest(expected, str(manifest.get("environments_hmac")))):
         raise InputError(
             f"{path / ENVIRONMENTS}: was not written by this user; environment states from strangers can harm. Use --trust-checkpoint if you know where it comes from"
         )

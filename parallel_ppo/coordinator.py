@@ -5,6 +5,7 @@ import time
 from parallel_ppo.budget import Budget
 from parallel_ppo.config import Settings
 from parallel_ppo.episodes import finished_episodes
+from parallel_ppo.generalization import evaluate_if_due
 from parallel_ppo.pool import Pool
 from parallel_ppo.recorder import Iteration, Recorder
 from parallel_ppo.signals import Signals
@@ -55,8 +56,8 @@ class Coordinator:
         counters.iteration += 1
         counters.env_steps += shape.steps_per_iteration
         counters.bit_exact &= self.pool.exact
+        evaluated = evaluate_if_due(state, self.pool, self.recorder.phase)
         counters.wall_time = self.budget.elapsed()
         self.pool.iteration_done()
-        return Iteration(
-            episodes, result.columns, began, collected, learned, result.seconds_alone, spans + result.spans
-        )
+        timing = began, collected, learned, result.seconds_alone
+        return Iteration(episodes, result.columns, evaluated, *timing, spans + result.spans)

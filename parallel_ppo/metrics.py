@@ -22,6 +22,7 @@ NOT_LEARNING = frozenset(
         "t_learn",
         "t_sync",
         "t_coordinator",
+        "t_eval",
         "wall_time",
         "cpu_percent",
         "rss_mb",

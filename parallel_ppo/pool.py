@@ -1,6 +1,6 @@
 """The processes that work: started, asked, watched, replaced, stopped. And the inline pool: the same without processes.
 
-A task is pinned to the worker that owns the slice (`Open`, `Collect`) or free (`Gradient`, `Reduce`): free tasks go to the owner
+A task is pinned to the worker that owns the slice (`Open`, `Collect`) or free (`Gradient`, `Reduce`, `Evaluate`): free tasks go to the owner
 of their slice first and to whoever is idle after that. A worker that dies, hangs, stops or raises is killed, confirmed dead and
 replaced; its slices are restored to where the iteration started and its tasks are asked again.
 """
@@ -21,7 +21,7 @@ from parallel_ppo.config import Settings
 from parallel_ppo.exits import NumbersError, RestartsExhausted
 from parallel_ppo.nursery import Child, Nursery, NurseryLost
 from parallel_ppo.shared import Memory
-from parallel_ppo.worker import Collect, Gradient, Open, Task, Worker
+from parallel_ppo.worker import Collect, Evaluate, Gradient, Open, Task, Worker
 from parallel_ppo.worker_process import Done, Failed
 
 DEPTH = 2  # tasks in a worker's hands: one to do and one waiting, so that it never idles between them
@@ -178,6 +178,8 @@ class ProcessPool:
             return self.owner[task.slice_index]
         if isinstance(task, Gradient):
             return self.owner[task.lane // len(self.settings.shape.lane_sizes)]
+        if isinstance(task, Evaluate):
+            return self.members[task.slice_index % self.num_workers]
         return self.members[task.first_block % self.num_workers]
 
     def _feed(self, member: Member) -> None:

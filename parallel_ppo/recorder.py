@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from parallel_ppo.budget import Budget
-from parallel_ppo.checkpoint import POLICY, Keeper, write_atomically
+from parallel_ppo.checkpoint import POLICY, Keeper, signature, write_atomically
 from parallel_ppo.config import Settings
 from parallel_ppo.display import Display
 from parallel_ppo.envs.contract import EnvSpec
@@ -27,6 +27,7 @@ class Iteration(NamedTuple):
 
     episodes: list[Episode]
     columns: dict[str, float]
+    evaluation: dict[str, float]  # empty where none was due
     began: float
     collected: float
     learned: float
@@ -69,7 +70,8 @@ class Recorder:
             self.first_steps, self.started = counters.env_steps - steps, finished.began
         now = time.monotonic()
         self.meter.sample(now, pool.pids)
-        t_iter, t_rollout = now - finished.began, finished.collected - finished.began
+        seconds_evaluated = finished.evaluation.get("t_eval", 0.0)
+        t_iter, t_rollout = now - finished.began - seconds_evaluated, finished.collected - finished.began
         busy = sum(span.ended - span.started for span in finished.spans) / pool.num_workers
         record: Record = {
             "iteration": counters.iteration,
@@ -84,9 +86,10 @@ class Recorder:
             "t_rollout": t_rollout,
             "t_learn": finished.learned - finished.collected,
             "t_sync": 0.0,
-            "t_coordinator": finished.seconds_alone + now - finished.learned,
+            "t_coordinator": finished.seconds_alone + now - finished.learned - seconds_evaluated,
             "idle_share": max(0.0, 1 - busy / t_iter),
             **finished.columns,
+            **finished.evaluation,
             "episode_return_mean": _mean(state.recent_returns),
             "episode_length_mean": _mean(state.recent_lengths),
             "episodes": counters.episodes,
@@ -146,9 +149,11 @@ class Recorder:
 
     def metadata(self, snapshot: Snapshot) -> dict[str, str]:
         """What evaluation needs to use the weights without the run directory."""
+        settings = json.dumps(self.settings.model_dump())
         return {
             "format": "parallel_ppo policy 1",
-            "settings": json.dumps(self.settings.model_dump()),
+            "settings": settings,
+            "signature": signature(settings.encode()) or "",
             "spec": json.dumps(self.spec.as_json()),
             "env_steps": str(snapshot.counters["env_steps"]),
         }

@@ -39,7 +39,15 @@ def test_every_metric_is_documented(tmp_path) -> None:
         "--total-timesteps",
         "64",
     ]
-    run = train(tmp_path / "run", *arguments, "--num-threads", "1", script="train_timed.py")
+    run = train(
+        tmp_path / "run",
+        *arguments,
+        "--num-threads",
+        "1",
+        "--set",
+        "evaluation.interval=1",
+        script="train_timed.py",
+    )
     text = (ROOT / "docs" / "metrics.md").read_text()
     assert set(run.metrics[0]) <= keys_in(text)
     assert all(f"`{key}`" in text for key in run.summary)
