@@ -37,6 +37,7 @@ class Coordinator:
             with self.signals.interruptible():
                 finished = self.iterate()
             self.recorder.record(self.state, self.pool, finished)
+            self.recorder.phase("snapshot")
             self.snapshot = self.state.snapshot()
             self.recorder.save_if_due(self.snapshot)
         return reason
@@ -51,6 +52,7 @@ class Coordinator:
         self.recorder.phase("update")
         result = update(state, self.pool, schedules)
         learned = time.monotonic()
+        self.recorder.phase("episodes")
         episodes = finished_episodes(state, state.memory)
         counters.iteration += 1
         counters.env_steps += shape.steps_per_iteration
@@ -58,5 +60,5 @@ class Coordinator:
         counters.wall_time = self.budget.elapsed()
         self.pool.iteration_done()
         return Iteration(
-            episodes, result.columns, began, collected, learned, result.seconds_alone, spans + result.spans
+            episodes, result.columns, began, collected, learned, result.phases, spans + result.spans
         )
