@@ -20,6 +20,7 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from parallel_ppo.exits import InputError, StorageError
+from parallel_ppo.files import sync_directory, write_durably
 from parallel_ppo.state import Counters, Snapshot
 
 FORMAT = 1
@@ -36,27 +37,6 @@ class Damaged(Exception):
 
 
 # --- writing --------------------------------------------------------------------------------------------------------------
-
-
-def write_durably(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.tmp")
-    write_durably(temporary, data)
-    os.replace(temporary, path)
-
-
-def sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def save(

@@ -38,6 +38,7 @@ class Coordinator:
             with self.signals.interruptible():
                 finished = self.iterate()
             self.recorder.record(self.state, self.pool, finished)
+            self.recorder.phase("snapshot")
             self.snapshot = self.state.snapshot()
             self.recorder.save_if_due(self.snapshot)
         return reason
@@ -52,6 +53,7 @@ class Coordinator:
         self.recorder.phase("update")
         result = update(state, self.pool, schedules)
         learned = time.monotonic()
+        self.recorder.phase("episodes")
         episodes = finished_episodes(state, state.memory)
         counters.iteration += 1
         counters.env_steps += shape.steps_per_iteration
@@ -59,5 +61,5 @@ class Coordinator:
         evaluated = evaluate_if_due(state, self.pool, self.recorder.phase)
         counters.wall_time = self.budget.elapsed()
         self.pool.iteration_done()
-        timing = began, collected, learned, result.seconds_alone
+        timing = began, collected, learned, result.phases
         return Iteration(episodes, result.columns, evaluated, *timing, spans + result.spans)

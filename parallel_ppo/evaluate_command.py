@@ -12,12 +12,12 @@ import numpy as np
 from rich.console import Console
 
 from parallel_ppo import filming
-from parallel_ppo.checkpoint import write_atomically
 from parallel_ppo.cli import Parser, number_or_auto
 from parallel_ppo.envs import names
 from parallel_ppo.evaluation import SLOTS, Played, num_slices
 from parallel_ppo.evaluation_report import gap_report, part_report, table
 from parallel_ppo.exits import ExitCode, InputError
+from parallel_ppo.files import write_atomically
 from parallel_ppo.generalization import evaluate as ask
 from parallel_ppo.machine import read_machine
 from parallel_ppo.nursery import Nursery

@@ -29,6 +29,15 @@ NOT_LEARNING = frozenset(
         "num_workers",
         "world_size",
         "idle_share",
+        "idle_collect",
+        "idle_collect_worst",
+        "idle_update",
+        "idle_update_worst",
+        "idle_workers",
+        "share_collect",
+        "share_gradients",
+        "share_reduce",
+        "share_coordinator",
     ]
 )
 
@@ -74,17 +83,25 @@ class JsonlLog:
 
 
 class TensorBoardLog:
-    """A picture of the JSONL files; rebuilt from them when a run is resumed."""
+    """A picture of the JSONL files; rebuilt from them when a run is resumed.
+
+    Opened by the first write: TensorBoard's import would delay the first environment step.
+    """
 
     def __init__(self, directory: Path, records: list[Record], episodes: list[Record]) -> None:
+        self.directory, self.earlier = directory, (records, episodes)
+        self.writer: Any = None
+
+    def _open(self) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.event_file_writer import EventFileWriter
 
         self.event, self.summary = Event, Summary
-        for stale in directory.glob("events.out.tfevents.*"):
+        for stale in self.directory.glob("events.out.tfevents.*"):
             stale.unlink()
-        self.writer = EventFileWriter(str(directory))
+        self.writer = EventFileWriter(str(self.directory))
+        (records, episodes), self.earlier = self.earlier, ([], [])
         for episode in episodes:
             self.episode(episode)
         for record in records:
@@ -104,13 +121,16 @@ class TensorBoardLog:
         )
 
     def _write(self, step: int, values: list[tuple[str, float]]) -> None:
+        if self.writer is None:
+            self._open()
         summary = self.summary(
             value=[self.summary.Value(tag=name, simple_value=float(value)) for name, value in values]
         )
         self.writer.add_event(self.event(step=step, summary=summary))
 
     def close(self) -> None:
-        self.writer.close()
+        if self.writer is not None:
+            self.writer.close()
 
 
 class ResourceMeter:

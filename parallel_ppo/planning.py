@@ -1,5 +1,6 @@
 """Everything that is decided and checked before the first process starts. Needs no torch, so bad input is told at once."""
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +25,7 @@ class Plan(NamedTuple):
     directory: RunDirectory
     resume: bool
     trust: bool
+    trace: Path | None = None
 
 
 def make_plan(
@@ -34,6 +36,7 @@ def make_plan(
     checkpoints: Path | None = None,
     resume: Path | None = None,
     trust: bool = False,
+    trace: Path | None = None,
 ) -> Plan:
     spec = probe(settings)
     settings = _resolve_kernels(_freeze_schedules(_resolve_policy(settings, spec)), spec)
@@ -51,7 +54,26 @@ def make_plan(
         problem = changed_learning_setting(load_settings(file=resume / "config.yaml", flags={}), settings)
         if problem is not None:
             raise InputError(problem)
-    return Plan(kind, settings, spec, machine, placement, directory, resume is not None, trust)
+    if trace is not None:
+        trace = _trace_path(trace, directory.root)
+    return Plan(kind, settings, spec, machine, placement, directory, resume is not None, trust, trace)
+
+
+def _trace_path(wanted: Path, root: Path) -> Path:
+    """The file that was named, or (`.` stands for none) the next free trace-N.json of the run directory."""
+    if wanted == Path():
+        number = 1
+        while (root / f"trace-{number}.json").exists():
+            number += 1
+        return root / f"trace-{number}.json"
+    if wanted.exists():
+        raise InputError(f"--trace {wanted}: exists already; give another name or remove it")
+    parent = wanted.absolute().parent
+    if not (parent.is_dir() and os.access(parent, os.W_OK)):
+        raise InputError(
+            f"--trace {wanted}: {parent} is not a directory that can be written; give another place"
+        )
+    return wanted
 
 
 def _resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:

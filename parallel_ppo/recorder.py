@@ -9,17 +9,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from parallel_ppo.bottleneck import Tally
 from parallel_ppo.budget import Budget
-from parallel_ppo.checkpoint import POLICY, Keeper, signature, write_atomically
+from parallel_ppo.checkpoint import POLICY, Keeper, signature
 from parallel_ppo.config import Settings
 from parallel_ppo.display import Display
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.episodes import Episode
+from parallel_ppo.files import write_atomically
 from parallel_ppo.metrics import JsonlLog, Record, ResourceMeter, TensorBoardLog
 from parallel_ppo.policies.policy import Policy, sha256, views
 from parallel_ppo.pool import Pool, Span
 from parallel_ppo.rundirectory import RunDirectory
+from parallel_ppo.shares import idle_shares, phase_shares
 from parallel_ppo.state import Snapshot, TrainingState
+from parallel_ppo.timeline import Phase, Timeline, process_started, seconds_alone
+from parallel_ppo.trace import Trace
 
 
 class Iteration(NamedTuple):
@@ -31,7 +36,7 @@ class Iteration(NamedTuple):
     began: float
     collected: float
     learned: float
-    seconds_alone: float
+    phases: list[Phase]  # of the update
     spans: list[Span]
 
 
@@ -45,9 +50,11 @@ class Recorder:
         display: Display,
         budget: Budget,
         last_iteration: int,
+        trace: Trace,
     ) -> None:
         self.settings, self.spec, self.policy = settings, spec, policy
         self.directory, self.display, self.budget = directory, display, budget
+        self.trace, self.timeline, self.tally = trace, Timeline(), Tally()
         self.metrics = JsonlLog(directory.root / "metrics.jsonl", last_iteration)
         self.episodes = JsonlLog(directory.root / "episodes.jsonl", last_iteration)
         self.tensorboard: TensorBoardLog | None = None
@@ -58,16 +65,20 @@ class Recorder:
         self.saved_at, self.saved_iteration = time.monotonic(), last_iteration
         self.first_steps: int | None = None
         self.checkpoint_seconds = 0.0
+        self.startup_seconds: float | None = None
 
     def phase(self, name: str) -> None:
         self.display.phase(name)
+        self.timeline.enter(name)
 
     # --- metrics ----------------------------------------------------------------------------------------------------------
 
     def record(self, state: TrainingState, pool: Pool, finished: Iteration) -> None:
+        self.phase("record")
         counters, steps = state.counters, self.settings.shape.steps_per_iteration
         if self.first_steps is None:
             self.first_steps, self.started = counters.env_steps - steps, finished.began
+            self.startup_seconds = finished.began - process_started()
         now = time.monotonic()
         self.meter.sample(now, pool.pids)
         seconds_evaluated = finished.evaluation.get("t_eval", 0.0)
@@ -86,8 +97,10 @@ class Recorder:
             "t_rollout": t_rollout,
             "t_learn": finished.learned - finished.collected,
             "t_sync": 0.0,
-            "t_coordinator": finished.seconds_alone + now - finished.learned - seconds_evaluated,
+            "t_coordinator": seconds_alone(finished.phases) + now - finished.learned - seconds_evaluated,
             "idle_share": max(0.0, 1 - busy / t_iter),
+            **phase_shares(finished.phases, t_rollout=t_rollout, t_iter=t_iter),
+            **idle_shares(finished, pool.num_workers),
             **finished.columns,
             **finished.evaluation,
             "episode_return_mean": _mean(state.recent_returns),
@@ -104,7 +117,14 @@ class Recorder:
             self.tensorboard.record(record)
             for row in rows:
                 self.tensorboard.episode(row)
+        self.tally.add(record)
+        self.trace.add(finished.phases + self.timeline.take(), finished.spans)
         self.display.show(record, *self.budget.progress(counters))
+
+    @property
+    def checkpoint_share(self) -> float:
+        """Of the session's iterations and checkpoints together."""
+        return self.checkpoint_seconds / (self.tally.seconds + self.checkpoint_seconds or 1.0)
 
     # --- checkpoints ------------------------------------------------------------------------------------------------------
 
@@ -166,6 +186,9 @@ class Recorder:
         return target
 
     def close(self) -> None:
+        self.timeline.leave()
+        self.trace.add(self.timeline.take(), [])
+        self.trace.close()
         self.metrics.close()
         self.episodes.close()
         if self.tensorboard is not None:

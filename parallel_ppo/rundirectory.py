@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from parallel_ppo.checkpoint import write_atomically
 from parallel_ppo.exits import InputError
+from parallel_ppo.files import write_atomically
 from parallel_ppo.version import VERSION
 
 MARKS = ("run.json", "config.yaml", "metrics.jsonl", "episodes.jsonl", "summary.json")

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from parallel_ppo import checkpoint
+from parallel_ppo.bottleneck import Circumstances, limit
 from parallel_ppo.budget import Budget
-from parallel_ppo.checkpoint import write_atomically
 from parallel_ppo.config import to_yaml
 from parallel_ppo.coordinator import Coordinator
 from parallel_ppo.display import Display
@@ -23,8 +23,9 @@ from parallel_ppo.exits import (
     RunError,
     StorageError,
 )
+from parallel_ppo.files import write_atomically
 from parallel_ppo.nursery import Nursery
-from parallel_ppo.placement import descriptor_need_error, memory_need_error
+from parallel_ppo.placement import descriptor_need_error, memory_need_error, plan_placement
 from parallel_ppo.planning import Plan
 from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, sha256, views
 from parallel_ppo.pool import InlinePool, Pool, ProcessPool
@@ -32,6 +33,8 @@ from parallel_ppo.recorder import Recorder
 from parallel_ppo.shared import Memory, bytes_needed, settle
 from parallel_ppo.signals import Signals
 from parallel_ppo.state import TrainingState
+from parallel_ppo.timeline import Phase, process_started
+from parallel_ppo.trace import ChromeTrace, NoTrace, Trace
 from parallel_ppo.worker import Worker
 
 PROCESS_BYTES = 300_000_000  # what a worker needs beside the shared memory, roughly
@@ -73,8 +76,9 @@ def run(plan: Plan, display: Display, nursery: Nursery | None) -> ExitCode:
         pool = _start_pool(plan, memory, state, nursery, display)
         stack.callback(pool.close)
         _describe(plan, state, settled)
+        trace = _open_trace(plan, pool, display)
         recorder = Recorder(
-            settings, plan.spec, policy, plan.directory, display, budget, state.counters.iteration
+            settings, plan.spec, policy, plan.directory, display, budget, state.counters.iteration, trace
         )
         stack.callback(recorder.close)
         display.start(_header(plan, pool))
@@ -114,6 +118,15 @@ def _start_pool(
         torch.set_num_threads(threads)
         return InlinePool(Worker(plan.settings, plan.spec, memory), first)
     return ProcessPool(plan.settings, memory, nursery, list(plan.placement.worker_cpus), first, display.warn)
+
+
+def _open_trace(plan: Plan, pool: Pool, display: Display) -> Trace:
+    if plan.trace is None:
+        return NoTrace()
+    began, now = process_started(), time.monotonic()
+    trace = ChromeTrace(plan.trace, origin=began, num_workers=pool.num_workers, warn=display.warn)
+    trace.add([Phase("start-up", began, now)], [])
+    return trace
 
 
 def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool]) -> None:
@@ -159,7 +172,8 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
         coordinator.pool.close()
         coordinator.state.rewind(coordinator.snapshot)
     saved = _save_end(plan, coordinator, display)
-    _summarize(plan, coordinator, policy, reason, code)
+    limited = _limit(plan, coordinator)
+    _summarize(plan, coordinator, policy, reason, code, limited)
     display.close()
     if error is not None:
         raise error
@@ -169,6 +183,8 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
     display.note(
         f"{how}: {counters.env_steps:,} steps in {counters.wall_time:.0f} s, results in {plan.directory.root}{after}"
     )
+    if limited is not None:
+        display.note(f"limited by {limited}")
     return code
 
 
@@ -182,7 +198,21 @@ def _save_end(plan: Plan, coordinator: Coordinator, display: Display) -> bool:
     return False
 
 
-def _summarize(plan: Plan, coordinator: Coordinator, policy: Policy, reason: str, code: ExitCode) -> None:
+def _limit(plan: Plan, coordinator: Coordinator) -> str | None:
+    recorder, is_parallel = coordinator.recorder, plan.kind == "parallel"
+    circumstances = Circumstances(
+        shape=plan.settings.shape,
+        num_workers=coordinator.pool.num_workers,
+        num_cores=plan_placement(plan.machine, num_workers=None, pinning="none").num_workers,
+        is_parallel=is_parallel,
+        checkpoint_share=recorder.checkpoint_share,
+    )
+    return limit(recorder.tally, circumstances)
+
+
+def _summarize(
+    plan: Plan, coordinator: Coordinator, policy: Policy, reason: str, code: ExitCode, limited: str | None
+) -> None:
     state, recorder = coordinator.state, coordinator.recorder
     counters, returns = state.counters, list(state.recent_returns)
     recorder.meter.sample(time.monotonic(), coordinator.pool.pids)
@@ -209,6 +239,8 @@ def _summarize(plan: Plan, coordinator: Coordinator, policy: Policy, reason: str
         "worker_restarts": counters.worker_restarts + coordinator.pool.restarts,
         "peak_rss_mb": recorder.meter.peak_rss_mb,
         "checkpoint_seconds": recorder.checkpoint_seconds,
+        "startup_seconds": recorder.startup_seconds,
+        "limited_by": limited,
     }
     with contextlib.suppress(OSError):
         plan.directory.summarize(summary)
