@@ -12,7 +12,7 @@
 #include "winograd.h"
 
 #ifndef GROUP
-#define GROUP 8 /* images that go through the second and third block together */
+#define GROUP 16 /* images that go through the second and third block together */
 #endif
 #define LINEAR 30 /* the linear layer's place among the parameters */
 
@@ -280,4 +280,52 @@ void impala_backward(const uint8_t *pixels, int samples, int C, const_pointers p
         transform_weight_gradient(t.du + offset_of(layer, C), layer_inputs(layer), layer_outputs(layer), t.winograd, gradients[2 * layer]);
     for (int layer = 0; layer < 15; layer++)
         memcpy(gradients[2 * layer + 1], t.db + 32 * layer, layer_outputs(layer) * sizeof(float));
+}
+
+/* One layer alone over all samples, as it runs inside the network (the pools with the convolutions they follow); for the benchmark, after a
+ * whole forward and backward on the same place. Layer 15 is the linear one. */
+void impala_layer(int layer, int backward, const uint8_t *pixels, int samples, int C, const_pointers parameters, const float *packed,
+                  float *place, float *scratch, float *features, pointers gradients) {
+    const saved s = lay_out(place, samples, 1);
+    const scratch_space t = lay_out_scratch(scratch, samples, C);
+    const int level = layer / 5, i = (layer % 5 - 1) / 2, second = (layer % 5 - 1) % 2;
+    const float *weights = packed + (backward ? offset_of(15, C) : 0) + offset_of(layer, C), *bias = parameters[2 * layer + 1];
+    float *du = t.du + offset_of(layer, C), *db = t.db + 32 * layer;
+    if (layer == 15) {
+        if (backward)
+            linear_backward(s.flat, samples, parameters[LINEAR], features, features, t.x_transposed, t.z_transposed, gradients[LINEAR],
+                            gradients[LINEAR + 1], t.dflat);
+        else linear_forward(s.flat, samples, parameters[LINEAR], bias, t.x_transposed, t.z_transposed, features);
+        return;
+    }
+    if (layer % 5) { /* the first block's images go one by one */
+        const residual_forward forward[3] = {residual_32, residual_16, residual_8};
+        const residual_backward back[3] = {residual_32_backward, residual_16_backward, residual_8_backward};
+        const int step = level == 0 ? 1 : GROUP;
+        for (int first = 0; first < samples; first += step) {
+            const int images = samples - first < step ? samples - first : step;
+            const size_t o = (size_t)first * AREA[level];
+            float *in = (second ? s.h : s.r)[level][i] + o, *out = second ? (i ? s.result[level] : s.r[level][1]) : s.h[level][i];
+            if (backward)
+                back[level](images, in, second ? GRAD_MASK : GRAD_MASK_ADD, weights, second ? t.gradient[level] : t.hidden[level], du, db,
+                            second ? t.hidden[level] : t.gradient[level], t.winograd);
+            else
+                forward[level](images, in, !second ? STORE_RELU : i ? STORE_SUM : STORE_SUM_RELU, weights, bias, t.gradient[level], out + o,
+                               t.winograd);
+        }
+        return;
+    }
+    for (size_t image = 0; image < (size_t)samples; image++) {
+        float *positive = s.r[level][0] + image * AREA[level];
+        uint8_t *index = s.index[level] + image * POOLED[level];
+        const uint8_t *picture = pixels + image * IMAGE * IMAGE * C;
+        const float *in = level ? s.result[level - 1] + image * AREA[level - 1] : 0;
+        if (level == 0 && backward) stem_gradient(picture, C, t.gradient[0], index, &t, t.du, t.db);
+        else if (level == 0) stem(picture, C, packed, bias, &t, t.gradient[0], positive, index);
+        else if (level == 1 && backward)
+            opening_32_backward(in, weights, t.gradient[1], index, t.hidden[0], du, db, t.gradient[0], t.winograd);
+        else if (level == 1) opening_32(in, weights, bias, t.unpooled, t.gradient[1], positive, index, t.winograd);
+        else if (backward) opening_16_backward(in, weights, t.gradient[2], index, t.hidden[0], du, db, t.gradient[1], t.winograd);
+        else opening_16(in, weights, bias, t.unpooled_small, t.gradient[2], positive, index, t.winograd);
+    }
 }
