@@ -12,7 +12,7 @@
 #include "winograd.h"
 
 #ifndef GROUP
-#define GROUP 8 /* images that go through the second and third block together */
+#define GROUP 16 /* images that go through the second and third block together */
 #endif
 #define LINEAR 30 /* the linear layer's place among the parameters */
 
@@ -36,10 +36,11 @@ static size_t offset_of(int layer, int C) {
     return at;
 }
 
-/* What forward leaves for backward. Without it all images share the places of one group. */
+/* What forward leaves for backward: the input of every convolution, padded. Without it all images share the places of one group. */
 typedef struct {
-    float *x[3][3]; /* the input of each residual block, and the block's result */
-    float *h[3][2]; /* after the first convolution of each residual block, through ReLU */
+    float *r[3][2];  /* what each residual block starts from, through ReLU */
+    float *h[3][2];  /* what is between its convolutions, through ReLU */
+    float *result[3]; /* of the block */
     uint8_t *index[3];
     float *flat;
     size_t floats;
@@ -50,14 +51,15 @@ static saved lay_out(float *base, int samples, int keep) {
     size_t at = 0;
     const size_t images = keep ? samples : samples < GROUP ? samples : GROUP;
     for (int level = 0; level < 3; level++) {
-        for (int i = 0; i < 3; i++) {
-            if (keep || i == 0) s.x[level][i] = base + at, at += images * AREA[level];
-            else s.x[level][i] = s.x[level][0];
-        }
         for (int i = 0; i < 2; i++) {
-            if (keep || i == 0) s.h[level][i] = base + at, at += images * AREA[level];
-            else s.h[level][i] = s.h[level][0];
+            if (i == 1 && !keep) {
+                s.r[level][1] = s.r[level][0], s.h[level][1] = s.h[level][0];
+                continue;
+            }
+            s.r[level][i] = base + at, at += images * AREA[level];
+            s.h[level][i] = base + at, at += images * AREA[level];
         }
+        s.result[level] = base + at, at += images * AREA[level];
         s.index[level] = (uint8_t *)(base + at);
         at += images * POOLED[level] / sizeof(float);
     }
@@ -73,7 +75,7 @@ typedef struct {
     float *unpooled; /* [33][33][32], border of -infinity */
     float *unpooled_small; /* [17][17][32] likewise */
     float *winograd;
-    float *gradient[3], *hidden[3]; /* [GROUP][H][W][C] */
+    float *gradient[3], *hidden[3]; /* [GROUP][H][W][C]; forward keeps the skip connection in `gradient` */
     float *du, *db;
     float *x_transposed, *z_transposed, *dflat;
     size_t floats;
@@ -87,7 +89,7 @@ static scratch_space lay_out_scratch(float *base, int samples, int C) {
     PLACE(rows, 4 * STEM_ROW * STEM);
     PLACE(unpooled, 33 * 33 * 32);
     PLACE(unpooled_small, 17 * 17 * 32);
-    PLACE(winograd, 2 * POSITIONS * STRIDE(32) + 2 * MAX_WIDTH * 32);
+    PLACE(winograd, CONVOLUTION_SCRATCH);
     for (int level = 0; level < 3; level++) {
         PLACE(gradient[level], GROUP * POOLED[level]);
         PLACE(hidden[level], level == 0 ? 32 * 32 * 32 : GROUP * POOLED[level]);
@@ -102,50 +104,52 @@ static scratch_space lay_out_scratch(float *base, int samples, int C) {
     return s;
 }
 
-/* The four shapes of convolution, each compiled once for its sizes. */
-#define SHAPE(name, W, K, N)                                                                                                              \
-    static __attribute__((noinline)) void name(int images, const float *in, int mode, const float *u, const float *bias,                   \
-                                               const float *residual, float *out, float *scratch) {                                       \
+/* The shapes of convolution, each compiled once for its sizes. */
+#define SHAPE(name, W, N)                                                                                                                 \
+    static __attribute__((noinline)) void name(int images, const float *in, int mode, const float *u, const float *bias, float *skip,      \
+                                               float *out, float *scratch) {                                                              \
         const int row = (W + 2) * N;                                                                                                      \
         const size_t image = (size_t)(W + 2) * row;                                                                                       \
         if (mode == STORE_RELU)                                                                                                           \
-            convolution(images, W, K, N, in, 1, u, bias, STORE_RELU, 0, out + row + N, row, image, scratch);                              \
+            convolution(images, W, N, N, in, u, bias, STORE_RELU, skip, out + row + N, row, image, scratch);                              \
+        else if (mode == STORE_SUM)                                                                                                       \
+            convolution(images, W, N, N, in, u, bias, STORE_SUM, skip, out + row + N, row, image, scratch);                               \
         else                                                                                                                              \
-            convolution(images, W, K, N, in, 0, u, bias, STORE_RESIDUAL, residual, out + row + N, row, image, scratch);                   \
+            convolution(images, W, N, N, in, u, bias, STORE_SUM_RELU, skip, out + row + N, row, image, scratch);                          \
     }                                                                                                                                     \
     static __attribute__((noinline)) void name##_backward(int images, const float *in, int mode, const float *ut, const float *dy,         \
                                                           float *du, float *db, float *dx, float *scratch) {                              \
         if (mode == GRAD_MASK)                                                                                                            \
-            convolution_backward(images, W, K, N, in, 0, ut, dy, du, db, GRAD_MASK, dx, scratch);                                         \
+            convolution_backward(images, W, N, N, in, ut, dy, du, db, GRAD_MASK, dx, scratch);                                            \
         else                                                                                                                              \
-            convolution_backward(images, W, K, N, in, 1, ut, dy, du, db, GRAD_MASK_ADD, dx, scratch);                                     \
+            convolution_backward(images, W, N, N, in, ut, dy, du, db, GRAD_MASK_ADD, dx, scratch);                                        \
     }
-SHAPE(residual_32, 32, 16, 16)
-SHAPE(residual_16, 16, 32, 32)
-SHAPE(residual_8, 8, 32, 32)
+SHAPE(residual_32, 32, 16)
+SHAPE(residual_16, 16, 32)
+SHAPE(residual_8, 8, 32)
 
 /* A convolution that opens a block, with its pool, image by image. */
 #define OPENING(name, W, K, N)                                                                                                            \
-    static __attribute__((noinline)) void name(const float *in, const float *u, const float *bias, float *unpooled, float *out,            \
-                                               uint8_t *index, float *scratch) {                                                          \
-        const int row = (W + 1) * N, out_row = (W / 2 + 2) * N;                                                                           \
-        convolution(1, W, K, N, in, 0, u, bias, STORE, 0, unpooled + row + N, row, 0, scratch);                                           \
-        pool(unpooled, W / 2, N, out + out_row + N, out_row, index);                                                                      \
+    static __attribute__((noinline)) void name(const float *in, const float *u, const float *bias, float *unpooled, float *skip,           \
+                                               float *positive, uint8_t *index, float *scratch) {                                         \
+        const int row = (W + 1) * N, positive_row = (W / 2 + 2) * N;                                                                      \
+        convolution(1, W, K, N, in, u, bias, STORE, skip, unpooled + row + N, row, 0, scratch);                                           \
+        pool(unpooled, W / 2, N, skip, positive + positive_row + N, positive_row, index);                                                 \
     }                                                                                                                                     \
     static __attribute__((noinline)) void name##_backward(const float *in, const float *ut, const float *g, const uint8_t *index,          \
                                                           float *dy, float *du, float *db, float *dx, float *scratch) {                   \
         pool_backward(g, index, W / 2, N, dy);                                                                                            \
-        convolution_backward(1, W, K, N, in, 0, ut, dy, du, db, GRAD, dx, scratch);                                                       \
+        convolution_backward(1, W, K, N, in, ut, dy, du, db, GRAD, dx, scratch);                                                          \
     }
 OPENING(opening_32, 32, 16, 32)
 OPENING(opening_16, 16, 32, 32)
 
 static __attribute__((noinline)) void stem(const uint8_t *pixels, int C, const float *w, const float *bias, const scratch_space *s,
-                                           float *out, uint8_t *index) {
-    float *inside = out + 34 * STEM + STEM;
+                                           float *skip, float *positive, uint8_t *index) {
+    float *inside = positive + 34 * STEM + STEM;
     load_image(pixels, C, s->image);
-    if (C == 3) stem_forward(s->image, 3, w, bias, s->rows, inside, 34 * STEM, index);
-    else stem_forward(s->image, C, w, bias, s->rows, inside, 34 * STEM, index);
+    if (C == 3) stem_forward(s->image, 3, w, bias, s->rows, skip, inside, 34 * STEM, index);
+    else stem_forward(s->image, C, w, bias, s->rows, skip, inside, 34 * STEM, index);
 }
 
 static __attribute__((noinline)) void stem_gradient(const uint8_t *pixels, int C, const float *g, const uint8_t *index,
@@ -156,18 +160,18 @@ static __attribute__((noinline)) void stem_gradient(const uint8_t *pixels, int C
     else stem_backward(s->image, C, g, index, s->winograd, dw, db);
 }
 
-typedef void (*residual_forward)(int, const float *, int, const float *, const float *, const float *, float *, float *);
+typedef void (*residual_forward)(int, const float *, int, const float *, const float *, float *, float *, float *);
 typedef void (*residual_backward)(int, const float *, int, const float *, const float *, float *, float *, float *, float *);
 
 static void residual_blocks(residual_forward layer, int level, int images, const saved *s, size_t at, const float *packed, int C,
-                            const_pointers parameters, float *scratch) {
+                            const_pointers parameters, const scratch_space *t) {
     const size_t o = at * AREA[level];
     for (int i = 0; i < 2; i++) {
         const int first = 5 * level + 1 + 2 * i;
-        layer(images, s->x[level][i] + o, STORE_RELU, packed + offset_of(first, C), parameters[2 * first + 1], 0, s->h[level][i] + o,
-              scratch);
-        layer(images, s->h[level][i] + o, STORE_RESIDUAL, packed + offset_of(first + 1, C), parameters[2 * first + 3],
-              s->x[level][i] + o, s->x[level][i + 1] + o, scratch);
+        layer(images, s->r[level][i] + o, STORE_RELU, packed + offset_of(first, C), parameters[2 * first + 1], 0, s->h[level][i] + o,
+              t->winograd);
+        layer(images, s->h[level][i] + o, i ? STORE_SUM : STORE_SUM_RELU, packed + offset_of(first + 1, C), parameters[2 * first + 3],
+              t->gradient[level], (i ? s->result[level] : s->r[level][1]) + o, t->winograd);
     }
 }
 
@@ -178,7 +182,7 @@ static void residual_blocks_backward(residual_backward layer, int level, int ima
         const int first = 5 * level + 1 + 2 * i;
         layer(images, s->h[level][i] + o, GRAD_MASK, packed + offset_of(first + 1, C), t->gradient[level], t->du + offset_of(first + 1, C),
               t->db + 32 * (first + 1), t->hidden[level], t->winograd);
-        layer(images, s->x[level][i] + o, GRAD_MASK_ADD, packed + offset_of(first, C), t->hidden[level], t->du + offset_of(first, C),
+        layer(images, s->r[level][i] + o, GRAD_MASK_ADD, packed + offset_of(first, C), t->hidden[level], t->du + offset_of(first, C),
               t->db + 32 * first, t->gradient[level], t->winograd);
     }
 }
@@ -216,20 +220,20 @@ void impala_forward(const uint8_t *pixels, int samples, int C, const_pointers pa
     for (int first = 0; first < samples; first += GROUP) {
         const int images = samples - first < GROUP ? samples - first : GROUP;
         const size_t at = keep ? first : 0;
-        for (size_t i = at; i < at + images; i++) {
-            stem(pixels + (first + i - at) * IMAGE * IMAGE * C, C, packed, parameters[1], &t, s.x[0][0] + i * AREA1,
-                 s.index[0] + i * POOLED[0]);
-            residual_blocks(residual_32, 0, 1, &s, i, packed, C, parameters, t.winograd);
-            opening_32(s.x[0][2] + i * AREA1, packed + offset_of(5, C), parameters[11], t.unpooled, s.x[1][0] + i * AREA2,
-                       s.index[1] + i * POOLED[1], t.winograd);
-        }
-        residual_blocks(residual_16, 1, images, &s, at, packed, C, parameters, t.winograd);
-        for (size_t i = at; i < at + images; i++)
-            opening_16(s.x[1][2] + i * AREA2, packed + offset_of(10, C), parameters[21], t.unpooled_small, s.x[2][0] + i * AREA3,
-                       s.index[2] + i * POOLED[2], t.winograd);
-        residual_blocks(residual_8, 2, images, &s, at, packed, C, parameters, t.winograd);
         for (int i = 0; i < images; i++) {
-            const float *x = s.x[2][2] + (at + i) * AREA3;
+            stem(pixels + (size_t)(first + i) * IMAGE * IMAGE * C, C, packed, parameters[1], &t, t.gradient[0], s.r[0][0] + (at + i) * AREA1,
+                 s.index[0] + (at + i) * POOLED[0]);
+            residual_blocks(residual_32, 0, 1, &s, at + i, packed, C, parameters, &t);
+            opening_32(s.result[0] + (at + i) * AREA1, packed + offset_of(5, C), parameters[11], t.unpooled, t.gradient[1] + i * POOLED[1],
+                       s.r[1][0] + (at + i) * AREA2, s.index[1] + (at + i) * POOLED[1], t.winograd);
+        }
+        residual_blocks(residual_16, 1, images, &s, at, packed, C, parameters, &t);
+        for (int i = 0; i < images; i++)
+            opening_16(s.result[1] + (at + i) * AREA2, packed + offset_of(10, C), parameters[21], t.unpooled_small,
+                       t.gradient[2] + i * POOLED[2], s.r[2][0] + (at + i) * AREA3, s.index[2] + (at + i) * POOLED[2], t.winograd);
+        residual_blocks(residual_8, 2, images, &s, at, packed, C, parameters, &t);
+        for (int i = 0; i < images; i++) {
+            const float *x = s.result[2] + (at + i) * AREA3;
             float *flat = s.flat + (size_t)(first + i) * FLAT;
             for (int c = 0; c < 32; c++)
                 for (int p = 0; p < 64; p++) {
@@ -258,13 +262,13 @@ void impala_backward(const uint8_t *pixels, int samples, int C, const_pointers p
                     t.gradient[2][i * POOLED[2] + p * 32 + c] = t.dflat[(size_t)(first + i) * FLAT + c * 64 + p];
         residual_blocks_backward(residual_8_backward, 2, images, &s, first, transposed, C, &t);
         for (int i = 0; i < images; i++)
-            opening_16_backward(s.x[1][2] + (size_t)(first + i) * AREA2, transposed + offset_of(10, C), t.gradient[2] + i * POOLED[2],
+            opening_16_backward(s.result[1] + (size_t)(first + i) * AREA2, transposed + offset_of(10, C), t.gradient[2] + i * POOLED[2],
                                 s.index[2] + (size_t)(first + i) * POOLED[2], t.hidden[0], t.du + offset_of(10, C), t.db + 32 * 10,
                                 t.gradient[1] + i * POOLED[1], t.winograd);
         residual_blocks_backward(residual_16_backward, 1, images, &s, first, transposed, C, &t);
         for (int i = 0; i < images; i++) {
             const size_t image = first + i;
-            opening_32_backward(s.x[0][2] + image * AREA1, transposed + offset_of(5, C), t.gradient[1] + i * POOLED[1],
+            opening_32_backward(s.result[0] + image * AREA1, transposed + offset_of(5, C), t.gradient[1] + i * POOLED[1],
                                 s.index[1] + image * POOLED[1], t.hidden[0], t.du + offset_of(5, C), t.db + 32 * 5, t.gradient[0],
                                 t.winograd);
             residual_blocks_backward(residual_32_backward, 0, 1, &s, image, transposed, C, &t);
@@ -276,4 +280,52 @@ void impala_backward(const uint8_t *pixels, int samples, int C, const_pointers p
         transform_weight_gradient(t.du + offset_of(layer, C), layer_inputs(layer), layer_outputs(layer), t.winograd, gradients[2 * layer]);
     for (int layer = 0; layer < 15; layer++)
         memcpy(gradients[2 * layer + 1], t.db + 32 * layer, layer_outputs(layer) * sizeof(float));
+}
+
+/* One layer alone over all samples, as it runs inside the network (the pools with the convolutions they follow); for the benchmark, after a
+ * whole forward and backward on the same place. Layer 15 is the linear one. */
+void impala_layer(int layer, int backward, const uint8_t *pixels, int samples, int C, const_pointers parameters, const float *packed,
+                  float *place, float *scratch, float *features, pointers gradients) {
+    const saved s = lay_out(place, samples, 1);
+    const scratch_space t = lay_out_scratch(scratch, samples, C);
+    const int level = layer / 5, i = (layer % 5 - 1) / 2, second = (layer % 5 - 1) % 2;
+    const float *weights = packed + (backward ? offset_of(15, C) : 0) + offset_of(layer, C), *bias = parameters[2 * layer + 1];
+    float *du = t.du + offset_of(layer, C), *db = t.db + 32 * layer;
+    if (layer == 15) {
+        if (backward)
+            linear_backward(s.flat, samples, parameters[LINEAR], features, features, t.x_transposed, t.z_transposed, gradients[LINEAR],
+                            gradients[LINEAR + 1], t.dflat);
+        else linear_forward(s.flat, samples, parameters[LINEAR], bias, t.x_transposed, t.z_transposed, features);
+        return;
+    }
+    if (layer % 5) { /* the first block's images go one by one */
+        const residual_forward forward[3] = {residual_32, residual_16, residual_8};
+        const residual_backward back[3] = {residual_32_backward, residual_16_backward, residual_8_backward};
+        const int step = level == 0 ? 1 : GROUP;
+        for (int first = 0; first < samples; first += step) {
+            const int images = samples - first < step ? samples - first : step;
+            const size_t o = (size_t)first * AREA[level];
+            float *in = (second ? s.h : s.r)[level][i] + o, *out = second ? (i ? s.result[level] : s.r[level][1]) : s.h[level][i];
+            if (backward)
+                back[level](images, in, second ? GRAD_MASK : GRAD_MASK_ADD, weights, second ? t.gradient[level] : t.hidden[level], du, db,
+                            second ? t.hidden[level] : t.gradient[level], t.winograd);
+            else
+                forward[level](images, in, !second ? STORE_RELU : i ? STORE_SUM : STORE_SUM_RELU, weights, bias, t.gradient[level], out + o,
+                               t.winograd);
+        }
+        return;
+    }
+    for (size_t image = 0; image < (size_t)samples; image++) {
+        float *positive = s.r[level][0] + image * AREA[level];
+        uint8_t *index = s.index[level] + image * POOLED[level];
+        const uint8_t *picture = pixels + image * IMAGE * IMAGE * C;
+        const float *in = level ? s.result[level - 1] + image * AREA[level - 1] : 0;
+        if (level == 0 && backward) stem_gradient(picture, C, t.gradient[0], index, &t, t.du, t.db);
+        else if (level == 0) stem(picture, C, packed, bias, &t, t.gradient[0], positive, index);
+        else if (level == 1 && backward)
+            opening_32_backward(in, weights, t.gradient[1], index, t.hidden[0], du, db, t.gradient[0], t.winograd);
+        else if (level == 1) opening_32(in, weights, bias, t.unpooled, t.gradient[1], positive, index, t.winograd);
+        else if (backward) opening_16_backward(in, weights, t.gradient[2], index, t.hidden[0], du, db, t.gradient[1], t.winograd);
+        else opening_16(in, weights, bias, t.unpooled_small, t.gradient[2], positive, index, t.winograd);
+    }
 }

@@ -8,8 +8,8 @@
 
 #include "vector.h"
 
-/* One pooled row of P pixels from three unpooled rows that start at their border pixel. */
-INLINE void pool_row(const float *above, const float *middle, const float *below, int P, int C, float *out, uint8_t *index) {
+/* One pooled row of P pixels from three unpooled rows that start at their border pixel, as it is and through ReLU. */
+INLINE void pool_row(const float *above, const float *middle, const float *below, int P, int C, float *out, float *positive, uint8_t *index) {
     for (int c = 0; c < C; c += VL) {
         for (int x = 0; x < P; x++) {
             const float *rows[3] = {above, middle, below};
@@ -18,6 +18,7 @@ INLINE void pool_row(const float *above, const float *middle, const float *below
             UNROLL for (int k = 0; k < 9; k++)
                 v_take_larger(&best, &chosen, v_load(rows[k / 3] + (2 * x + k % 3) * C + c), v_index(k));
             v_store(out + x * C + c, best);
+            v_store(positive + x * C + c, v_relu(best));
             v_index_store(index + x * C + c, chosen);
         }
     }
@@ -53,12 +54,13 @@ INLINE void pool_row_backward(const float *g, const uint8_t *index, int P, int C
     }
 }
 
-/* A whole image of P x P pooled pixels; `out` points past its border. */
-INLINE void pool(const float *in, int P, int C, float *out, int out_row, uint8_t *index) {
+/* A whole image of P x P pooled pixels; `positive` points past its border. */
+INLINE void pool(const float *in, int P, int C, float *out, float *positive, int positive_row, uint8_t *index) {
     const int in_row = (2 * P + 1) * C;
     for (int r = 0; r < P; r++) {
         const float *above = in + (size_t)2 * r * in_row;
-        pool_row(above, above + in_row, above + 2 * in_row, P, C, out + (size_t)r * out_row, index + (size_t)r * P * C);
+        pool_row(above, above + in_row, above + 2 * in_row, P, C, out + (size_t)r * P * C, positive + (size_t)r * positive_row,
+                 index + (size_t)r * P * C);
     }
 }
 

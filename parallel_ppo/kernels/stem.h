@@ -43,15 +43,18 @@ INLINE void stem_row(const float *image, int C, const float *w, const float *bia
     }
 }
 
-/* `rows` is scratch of four rows [65][16] whose first pixel is -infinity, the fourth row wholly so; `out` points past its border. */
-INLINE void stem_forward(const float *image, int C, const float *w, const float *bias, float *rows, float *out, int out_row, uint8_t *index) {
+/* `rows` is scratch of four rows [65][16] whose first pixel is -infinity, the fourth row wholly so; `positive` points past
+ * its border. */
+INLINE void stem_forward(const float *image, int C, const float *w, const float *bias, float *rows, float *out, float *positive,
+                         int positive_row, uint8_t *index) {
     const float *above = rows + 3 * STEM_ROW * STEM;
     for (int r = 0; r < IMAGE / 2; r++) {
         /* Three rows in turn: the last row of this window is the first of the next. */
         float *middle = rows + (2 * r % 3) * STEM_ROW * STEM, *below = rows + ((2 * r + 1) % 3) * STEM_ROW * STEM;
         stem_row(image + (size_t)(2 * r) * (IMAGE + 2) * C, C, w, bias, middle + STEM);
         stem_row(image + (size_t)(2 * r + 1) * (IMAGE + 2) * C, C, w, bias, below + STEM);
-        pool_row(above, middle, below, IMAGE / 2, STEM, out + (size_t)r * out_row, index + (size_t)r * IMAGE / 2 * STEM);
+        const size_t at = (size_t)r * IMAGE / 2 * STEM;
+        pool_row(above, middle, below, IMAGE / 2, STEM, out + at, positive + (size_t)r * positive_row, index + at);
         above = below;
     }
 }

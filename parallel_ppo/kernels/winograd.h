@@ -6,8 +6,7 @@
  *     dU = sum over tiles of (B' x B) M,    dw = G' dU G,    dx = B (U' M) B'  (tiles overlap by two and are added).
  * Padding an activation once with a border of zeros means no tile needs a special case.
  *
- * Layouts: an activation is [H+2][W+2][C]; a gradient is [H][W][C]; a transformed chunk is [36][tiles][C] with a stride that keeps
- * the 36 positions out of one cache set; transformed weights are [36][K][N].
+ * Layouts: an activation is [H+2][W+2][C]; a gradient is [H][W][C]; transformed weights are [36][K][N].
  */
 #ifndef PARALLEL_PPO_WINOGRAD_H
 #define PARALLEL_PPO_WINOGRAD_H
@@ -15,14 +14,16 @@
 #include "vector.h"
 
 #ifndef CHUNK
-#define CHUNK 32 /* tiles that go through the 36 products together; a multiple of 16 */
+#define CHUNK 16 /* tiles that go through the 36 products together; a multiple of 16 */
 #endif
 #define POSITIONS 36
-#define STRIDE(C) (CHUNK * (C) + 16)
+#define STRIDE(C) (CHUNK * (C) + 16) /* between positions; not a power of two, which would put them all in one cache set */
 #define MAX_WIDTH 34
 
-enum { STORE, STORE_RELU, STORE_RESIDUAL };  /* what the forward pass does with its sum */
-enum { GRAD, GRAD_MASK, GRAD_MASK_ADD };     /* what the backward pass does with dx */
+/* What the forward pass does with its sum y: `out` = y; = relu(y); = skip + y; or skip += y and `out` = relu(skip). */
+enum { STORE, STORE_RELU, STORE_SUM, STORE_SUM_RELU };
+/* What the backward pass does with dx, where the input went through a ReLU or was added to something. */
+enum { GRAD, GRAD_MASK, GRAD_MASK_ADD };
 
 /* ---- the four one-dimensional transforms ---- */
 
@@ -72,77 +73,155 @@ INLINE void transform_input_transposed(const vec r[6], vec d[6]) { /* d = B r */
     d[5] = r[5];
 }
 
-/* ---- a row of tiles into and out of the transformed chunk ---- */
+/* ---- a strip (one row of tiles) into and out of the transformed domain ----
+ *
+ * The six lines of positions are transformed in three pairs that share their sums; a pair, [12][tiles][C], stays near from one transform through
+ * the product to the next. On the way in, lines are made from the activation's rows directly; on the way out, all six wait in
+ * `half` ([C/VL][6][W][VL]) or `columns` ([C/VL][6][W+2][VL]).
+ */
 
-/* `in` is the first of the six padded rows; `v` the row's first tile in the chunk. */
-INLINE void row_input(const float *in, int W, int C, int relu, float *v) {
-    float columns[6 * MAX_WIDTH * VL] __attribute__((aligned(64)));
+#define PAIRS 3
+#define PAIR_SIZE(C) (12 * STRIDE(C))
+#define COLUMNS_SIZE(W, C) (6 * ((W) + 2) * (C))
+#define HALF_SIZE(W, C) (6 * (W) * (C))
+static const int PAIR_LINE[PAIRS][2] = {{0, 5}, {1, 2}, {3, 4}};
+
+/* Two elements of transform_input, from the pixel at `p` and the five below it. */
+INLINE void input_pair(int pair, const float *p, int row, vec *a, vec *b) {
+    const vec four = v_set(4.0f), five = v_set(5.0f), two = v_set(2.0f);
+    vec d1 = v_load(p + row), d2 = v_load(p + 2 * row), d3 = v_load(p + 3 * row), d4 = v_load(p + 4 * row);
+    if (pair == 0) {
+        *a = v_fma(four, v_load(p), v_fnma(five, d2, d4));
+        *b = v_fma(four, d1, v_fnma(five, d3, v_load(p + 5 * row)));
+    } else if (pair == 1) {
+        vec even = v_fnma(four, d2, d4), odd = v_fnma(four, d1, d3);
+        *a = v_add(even, odd);
+        *b = v_sub(even, odd);
+    } else {
+        vec even = v_sub(d4, d2), odd = v_sub(d3, d1);
+        *a = v_fma(two, odd, even);
+        *b = v_fnma(two, odd, even);
+    }
+}
+
+/* Two elements of transform_output_transposed, from the pixel at `p` and the three below it. */
+INLINE void gradient_pair(int pair, const float *p, int row, vec *a, vec *b) {
+    const vec two = v_set(2.0f), four = v_set(4.0f);
+    vec y0 = v_load(p), y3 = v_load(p + 3 * row);
+    if (pair == 0) {
+        *a = y0;
+        *b = y3;
+        return;
+    }
+    vec y1 = v_load(p + row), y2 = v_load(p + 2 * row);
+    if (pair == 1) {
+        vec even = v_add(y0, y2), odd = v_add(y1, y3);
+        *a = v_add(even, odd);
+        *b = v_sub(even, odd);
+    } else {
+        vec even = v_fma(four, y2, y0), odd = v_fma(four, y3, y1);
+        *a = v_fma(two, odd, even);
+        *b = v_fnma(two, odd, even);
+    }
+}
+
+INLINE void strip_input_pair(const float *in, int W, int C, int pair, float *v) {
+    const int row = (W + 2) * C;
     for (int c = 0; c < C; c += VL) {
-        for (int x = 0; x < W + 2; x++) {
-            vec d[6], r[6];
-            UNROLL for (int i = 0; i < 6; i++) {
-                d[i] = v_load(in + ((size_t)i * (W + 2) + x) * C + c);
-                if (relu) d[i] = v_relu(d[i]);
-            }
-            transform_input(d, r);
-            UNROLL for (int i = 0; i < 6; i++) v_store(columns + (i * MAX_WIDTH + x) * VL, r[i]);
-        }
+        vec a[6], b[6], r[6];
+        input_pair(pair, in + c, row, &a[4], &b[4]);
+        input_pair(pair, in + C + c, row, &a[5], &b[5]);
         for (int t = 0; t < W / 4; t++) {
-            for (int i = 0; i < 6; i++) {
-                vec d[6], r[6];
-                UNROLL for (int j = 0; j < 6; j++) d[j] = v_load(columns + (i * MAX_WIDTH + 4 * t + j) * VL);
-                transform_input(d, r);
-                UNROLL for (int j = 0; j < 6; j++) v_store(v + (size_t)(i * 6 + j) * STRIDE(C) + t * C + c, r[j]);
-            }
+            float *to = v + t * C + c;
+            a[0] = a[4], a[1] = a[5], b[0] = b[4], b[1] = b[5];
+            UNROLL for (int j = 2; j < 6; j++) input_pair(pair, in + (4 * t + j) * C + c, row, &a[j], &b[j]);
+            transform_input(a, r);
+            UNROLL for (int j = 0; j < 6; j++) v_store(to + j * STRIDE(C), r[j]);
+            transform_input(b, r);
+            UNROLL for (int j = 0; j < 6; j++) v_store(to + (6 + j) * STRIDE(C), r[j]);
         }
     }
 }
 
-/* `out` and `residual` point at the first of the four rows, past any border. The point 1 reaches all 16 outputs with weight 1, so the
- * bias is added there once. */
-INLINE void row_output(const float *m, int W, int C, const float *bias, int mode, const float *residual, int residual_row, float *out,
-                       int out_row) {
+INLINE void strip_gradient_pair(const float *dy, int W, int C, int pair, float *m) {
     for (int c = 0; c < C; c += VL) {
-        const vec b = v_load(bias + c);
         for (int t = 0; t < W / 4; t++) {
-            vec half[4][6];
-            UNROLL for (int j = 0; j < 6; j++) {
-                vec column[6], y[4];
-                UNROLL for (int i = 0; i < 6; i++) column[i] = v_load(m + (size_t)(i * 6 + j) * STRIDE(C) + t * C + c);
-                if (j == 1) column[1] = v_add(column[1], b);
-                transform_output(column, y);
-                UNROLL for (int i = 0; i < 4; i++) half[i][j] = y[i];
-            }
+            vec a[4], b[4], r[6];
+            float *to = m + t * C + c;
+            UNROLL for (int j = 0; j < 4; j++) gradient_pair(pair, dy + (4 * t + j) * C + c, W * C, &a[j], &b[j]);
+            transform_output_transposed(a, r);
+            UNROLL for (int j = 0; j < 6; j++) v_store(to + j * STRIDE(C), r[j]);
+            transform_output_transposed(b, r);
+            UNROLL for (int j = 0; j < 6; j++) v_store(to + (6 + j) * STRIDE(C), r[j]);
+        }
+    }
+}
+
+/* A pair of lines; `in` is the first of the six padded rows, `v` the strip's first tile. */
+INLINE void strip_input(const float *in, int W, int C, int pair, float *v) {
+    if (pair == 0) strip_input_pair(in, W, C, 0, v);
+    else if (pair == 1) strip_input_pair(in, W, C, 1, v);
+    else strip_input_pair(in, W, C, 2, v);
+}
+
+/* Likewise from `dy`, the first of four gradient rows. */
+INLINE void strip_gradient(const float *dy, int W, int C, int pair, float *m) {
+    if (pair == 0) strip_gradient_pair(dy, W, C, 0, m);
+    else if (pair == 1) strip_gradient_pair(dy, W, C, 1, m);
+    else strip_gradient_pair(dy, W, C, 2, m);
+}
+
+/* The point 1 reaches all 16 outputs with weight 1, so the bias is added there, once. */
+INLINE void strip_output(const float *m, int W, int C, int i, const float *bias, float *half) {
+    for (int c = 0; c < C; c += VL) {
+        const vec b = i == 1 ? v_load(bias + c) : v_zero();
+        float *line = half + ((size_t)c * 6 + i * VL) * W;
+        for (int t = 0; t < W / 4; t++) {
+            vec r[6], y[4];
+            UNROLL for (int j = 0; j < 6; j++) r[j] = v_load(m + j * STRIDE(C) + t * C + c);
+            r[1] = v_add(r[1], b);
+            transform_output(r, y);
+            UNROLL for (int j = 0; j < 4; j++) v_store(line + (4 * t + j) * VL, y[j]);
+        }
+    }
+}
+
+/* `out` points at the first of the four rows, past any border; `skip` is [4][W][C]. */
+INLINE void strip_rows(const float *half, int W, int C, int mode, float *skip, float *out, int out_row) {
+    for (int c = 0; c < C; c += VL) {
+        const float *from = half + (size_t)c * 6 * W;
+        for (int x = 0; x < W; x++) {
+            vec r[6], y[4];
+            UNROLL for (int i = 0; i < 6; i++) r[i] = v_load(from + (i * W + x) * VL);
+            transform_output(r, y);
             UNROLL for (int i = 0; i < 4; i++) {
-                vec y[4];
-                transform_output(half[i], y);
-                UNROLL for (int j = 0; j < 4; j++) {
-                    if (mode == STORE_RELU) y[j] = v_relu(y[j]);
-                    if (mode == STORE_RESIDUAL) y[j] = v_add(y[j], v_load(residual + (size_t)i * residual_row + (4 * t + j) * C + c));
-                    v_store(out + (size_t)i * out_row + (4 * t + j) * C + c, y[j]);
-                }
+                float *s = skip + ((size_t)i * W + x) * C + c;
+                if (mode == STORE_SUM || mode == STORE_SUM_RELU) y[i] = v_add(y[i], v_load(s));
+                if (mode == STORE_SUM_RELU) v_store(s, y[i]);
+                if (mode == STORE_RELU || mode == STORE_SUM_RELU) y[i] = v_relu(y[i]);
+                v_store(out + (size_t)i * out_row + x * C + c, y[i]);
             }
         }
     }
 }
 
-/* `dy` is the first of four gradient rows. */
-INLINE void row_output_transposed(const float *dy, int W, int C, float *m) {
+/* Adds up tiles that overlap along the strip. */
+INLINE void strip_input_transposed(const float *v, int W, int C, int i, float *columns) {
     for (int c = 0; c < C; c += VL) {
+        vec carried0 = v_zero(), carried1 = v_zero();
+        float *line = columns + ((size_t)c * 6 + i * VL) * (W + 2);
         for (int t = 0; t < W / 4; t++) {
-            vec half[6][4];
-            UNROLL for (int j = 0; j < 4; j++) {
-                vec column[4], r[6];
-                UNROLL for (int i = 0; i < 4; i++) column[i] = v_load(dy + ((size_t)i * W + 4 * t + j) * C + c);
-                transform_output_transposed(column, r);
-                UNROLL for (int i = 0; i < 6; i++) half[i][j] = r[i];
-            }
-            UNROLL for (int i = 0; i < 6; i++) {
-                vec r[6];
-                transform_output_transposed(half[i], r);
-                UNROLL for (int j = 0; j < 6; j++) v_store(m + (size_t)(i * 6 + j) * STRIDE(C) + t * C + c, r[j]);
-            }
+            vec r[6], d[6];
+            UNROLL for (int j = 0; j < 6; j++) r[j] = v_load(v + j * STRIDE(C) + t * C + c);
+            transform_input_transposed(r, d);
+            v_store(line + (4 * t + 0) * VL, v_add(carried0, d[0]));
+            v_store(line + (4 * t + 1) * VL, v_add(carried1, d[1]));
+            v_store(line + (4 * t + 2) * VL, d[2]);
+            v_store(line + (4 * t + 3) * VL, d[3]);
+            carried0 = d[4];
+            carried1 = d[5];
         }
+        v_store(line + W * VL, carried0);
     }
 }
 
@@ -152,46 +231,30 @@ INLINE void finish_gradient(vec d, const float *act, float *dx, int mode) {
     v_store(dx, d);
 }
 
-/* Adds up the overlapping tiles: along the row in registers, between rows of tiles in `carry` ([2][W+2][C]).
- * `act` is the first of the six padded rows, `dx` the whole gradient image; `row` is the row of tiles inside it. */
-INLINE void row_input_transposed(const float *v, int W, int C, int row, const float *act, int mode, float *carry, float *dx) {
-    float columns[6 * MAX_WIDTH * VL] __attribute__((aligned(64)));
-    const int act_row = (W + 2) * C;
+/* Adds up strips that overlap, in `carry` ([C/VL][2][W+2][VL]). `act` is the first of the six padded rows, `dx` the whole gradient image; `row` is
+ * the strip's place in it. */
+INLINE void strip_columns_transposed(const float *columns, int W, int C, int row, const float *act, int mode, float *carry, float *dx) {
+    const int act_row = (W + 2) * C, dx_row = W * C;
     for (int c = 0; c < C; c += VL) {
-        for (int i = 0; i < 6; i++) {
-            vec carried0 = v_zero(), carried1 = v_zero();
-            float *line = columns + i * MAX_WIDTH * VL;
-            for (int t = 0; t < W / 4; t++) {
-                vec r[6], d[6];
-                UNROLL for (int j = 0; j < 6; j++) r[j] = v_load(v + (size_t)(i * 6 + j) * STRIDE(C) + t * C + c);
-                transform_input_transposed(r, d);
-                v_store(line + (4 * t + 0) * VL, v_add(carried0, d[0]));
-                v_store(line + (4 * t + 1) * VL, v_add(carried1, d[1]));
-                v_store(line + (4 * t + 2) * VL, d[2]);
-                v_store(line + (4 * t + 3) * VL, d[3]);
-                carried0 = d[4];
-                carried1 = d[5];
-            }
-            v_store(line + W * VL, carried0);
-        }
+        const float *from = columns + (size_t)c * 6 * (W + 2);
         for (int x = 1; x <= W; x++) {
             vec r[6], d[6];
-            float *above = carry + x * C + c, *second = above + (W + 2) * C;
             const float *a = act + x * C + c;
-            float *g = dx + ((ptrdiff_t)(4 * row - 1) * W + x - 1) * C + c;
-            UNROLL for (int i = 0; i < 6; i++) r[i] = v_load(columns + (i * MAX_WIDTH + x) * VL);
+            float *g = dx + (ptrdiff_t)(4 * row - 1) * dx_row + (x - 1) * C + c;
+            float *first = carry + (size_t)c * 2 * (W + 2) + x * VL, *second = first + (W + 2) * VL;
+            UNROLL for (int i = 0; i < 6; i++) r[i] = v_load(from + (i * (W + 2) + x) * VL);
             transform_input_transposed(r, d);
             if (row > 0) {
-                finish_gradient(v_add(v_load(above), d[0]), a, g, mode);
+                finish_gradient(v_add(v_load(first), d[0]), a, g, mode);
                 d[1] = v_add(v_load(second), d[1]);
             }
-            finish_gradient(d[1], a + act_row, g + W * C, mode);
-            finish_gradient(d[2], a + 2 * act_row, g + 2 * W * C, mode);
-            finish_gradient(d[3], a + 3 * act_row, g + 3 * W * C, mode);
+            finish_gradient(d[1], a + act_row, g + dx_row, mode);
+            finish_gradient(d[2], a + 2 * act_row, g + 2 * dx_row, mode);
+            finish_gradient(d[3], a + 3 * act_row, g + 3 * dx_row, mode);
             if (4 * row + 4 == W) {
-                finish_gradient(d[4], a + 4 * act_row, g + 4 * W * C, mode);
+                finish_gradient(d[4], a + 4 * act_row, g + 4 * dx_row, mode);
             } else {
-                v_store(above, d[4]);
+                v_store(first, d[4]);
                 v_store(second, d[5]);
             }
         }
@@ -252,59 +315,91 @@ INLINE void outer(const float *a, const float *b, float *du, int tiles, int K, i
 
 /* ---- whole layers over `images` images ---- */
 
-/* `out` points past its border; out_row and out_image are its strides. */
-INLINE void convolution(int images, int W, int K, int N, const float *in, int relu, const float *u, const float *bias, int mode,
-                        const float *residual, float *out, int out_row, size_t out_image, float *scratch) {
-    const int row_tiles = W / 4, rows = images * row_tiles, chunk_rows = CHUNK / row_tiles;
-    const int in_row = (W + 2) * K, residual_row = (W + 2) * N;
-    const size_t in_image = (size_t)(W + 2) * in_row, residual_image = (size_t)(W + 2) * residual_row;
-    float *v = scratch, *m = v + POSITIONS * STRIDE(K);
-    for (int first = 0; first < rows; first += chunk_rows) {
-        const int count = rows - first < chunk_rows ? rows - first : chunk_rows;
-        for (int i = 0; i < count; i++) {
-            const int image = (first + i) / row_tiles, row = (first + i) % row_tiles;
-            row_input(in + image * in_image + (size_t)4 * row * in_row, W, K, relu, v + i * row_tiles * K);
+#define CONVOLUTION_SCRATCH (2 * PAIR_SIZE(32) + CHUNK * 6 * 6 * 32 + 2 * MAX_WIDTH * 32) /* floats that a layer needs */
+
+/* Fetches one of `parts` shares of a line of memory into the second-level cache while the products leave the memory idle. */
+INLINE void fetch_share(const float *p, int floats, int part, int parts) {
+    for (int i = part * 16; i < floats; i += parts * 16) __builtin_prefetch(p + i, 0, 2);
+}
+
+/* `out` points past its border; out_row and out_image are its strides. `skip` is [images][W][W][N]. */
+INLINE void convolution(int images, int W, int K, int N, const float *in, const float *u, const float *bias, int mode, float *skip, float *out,
+                        int out_row, size_t out_image, float *scratch) {
+    const int row_tiles = W / 4, strips = images * row_tiles, chunk_strips = CHUNK / row_tiles;
+    const int in_row = (W + 2) * K;
+    const int in_place = K == N && N <= 2 * VL; /* a product's block reads all that it overwrites first */
+    const size_t in_image = (size_t)(W + 2) * in_row;
+    float *v = scratch, *m = in_place ? v : v + PAIR_SIZE(K), *half = m + PAIR_SIZE(N);
+    for (int first = 0; first < strips; first += chunk_strips) {
+        const int count = strips - first < chunk_strips ? strips - first : chunk_strips;
+        for (int pair = 0; pair < PAIRS; pair++) {
+            for (int s = 0; s < count; s++) {
+                const int image = (first + s) / row_tiles, row = (first + s) % row_tiles;
+                strip_input(in + image * in_image + (size_t)4 * row * in_row, W, K, pair, v + s * row_tiles * K);
+            }
+            for (int j = 0; j < 12; j++) {
+                if (mode != STORE && pair < 2) {
+                    for (int s = 0; s < count; s++) {
+                        const int image = (first + s) / row_tiles, row = (first + s) % row_tiles;
+                        fetch_share(out + image * out_image + (size_t)(4 * row + 2 * pair + j / 6) * out_row, W * N, j % 6, 6);
+                    }
+                }
+                product(v + j * STRIDE(K), u + (PAIR_LINE[pair][j / 6] * 6 + j % 6) * K * N, m + j * STRIDE(N), count * row_tiles, K, N);
+            }
+            for (int s = 0; s < count; s++)
+                for (int i = 0; i < 2; i++)
+                    strip_output(m + s * row_tiles * N + i * 6 * STRIDE(N), W, N, PAIR_LINE[pair][i], bias, half + s * HALF_SIZE(W, N));
         }
-        for (int p = 0; p < POSITIONS; p++)
-            product(v + (size_t)p * STRIDE(K), u + p * K * N, m + (size_t)p * STRIDE(N), count * row_tiles, K, N);
-        for (int i = 0; i < count; i++) {
-            const int image = (first + i) / row_tiles, row = (first + i) % row_tiles;
-            const float *skip = residual + image * residual_image + (size_t)4 * row * residual_row + residual_row + N;
-            row_output(m + i * row_tiles * N, W, N, bias, mode, mode == STORE_RESIDUAL ? skip : 0, residual_row,
+        for (int s = 0; s < count; s++) {
+            const int image = (first + s) / row_tiles, row = (first + s) % row_tiles;
+            strip_rows(half + s * HALF_SIZE(W, N), W, N, mode, skip + (size_t)(first + s) * 4 * W * N,
                        out + image * out_image + (size_t)4 * row * out_row, out_row);
         }
     }
 }
 
 /* Adds to du ([36][K][N]) and db; `ut` is [36][N][K]; dx is written as `mode` says. */
-INLINE void convolution_backward(int images, int W, int K, int N, const float *in, int relu, const float *ut, const float *dy, float *du,
-                                 float *db, int mode, float *dx, float *scratch) {
-    const int row_tiles = W / 4, rows = images * row_tiles, chunk_rows = CHUNK / row_tiles;
+INLINE void convolution_backward(int images, int W, int K, int N, const float *in, const float *ut, const float *dy, float *du, float *db,
+                                 int mode, float *dx, float *scratch) {
+    const int row_tiles = W / 4, strips = images * row_tiles, chunk_strips = CHUNK / row_tiles;
     const int in_row = (W + 2) * K;
     const size_t in_image = (size_t)(W + 2) * in_row;
-    float *v = scratch, *m = v + POSITIONS * STRIDE(K), *carry = m + POSITIONS * STRIDE(N);
-    for (int first = 0; first < rows; first += chunk_rows) {
-        const int count = rows - first < chunk_rows ? rows - first : chunk_rows;
-        for (int i = 0; i < count; i++) {
-            const int image = (first + i) / row_tiles, row = (first + i) % row_tiles;
-            row_input(in + image * in_image + (size_t)4 * row * in_row, W, K, relu, v + i * row_tiles * K);
-            row_output_transposed(dy + (size_t)(first + i) * 4 * W * N, W, N, m + i * row_tiles * N);
+    float *v = scratch, *m = v + PAIR_SIZE(K), *columns = m + PAIR_SIZE(N), *carry = columns + chunk_strips * COLUMNS_SIZE(W, K);
+    for (int first = 0; first < strips; first += chunk_strips) {
+        const int count = strips - first < chunk_strips ? strips - first : chunk_strips, tiles = count * row_tiles;
+        for (int pair = 0; pair < PAIRS; pair++) {
+            for (int s = 0; s < count; s++) {
+                const int image = (first + s) / row_tiles, row = (first + s) % row_tiles;
+                strip_input(in + image * in_image + (size_t)4 * row * in_row, W, K, pair, v + s * row_tiles * K);
+                strip_gradient(dy + (size_t)(first + s) * 4 * W * N, W, N, pair, m + s * row_tiles * N);
+            }
+            for (int j = 0; j < 12; j++) {
+                const int at = (PAIR_LINE[pair][j / 6] * 6 + j % 6) * K * N;
+                if (pair < 2) {
+                    for (int s = 0; s < count && first + count + s < strips; s++) {
+                        const int image = (first + count + s) / row_tiles, row = (first + count + s) % row_tiles;
+                        fetch_share(in + image * in_image + (size_t)(4 * row + 2 + 2 * pair + j / 6) * in_row, in_row, j % 6, 6);
+                    }
+                }
+                outer(v + j * STRIDE(K), m + j * STRIDE(N), du + at, tiles, K, N);
+                product(m + j * STRIDE(N), ut + at, v + j * STRIDE(K), tiles, N, K);
+            }
+            if (pair == 1) { /* position (1, 1) holds the sum of each tile of dY */
+                for (int c = 0; c < N; c += VL) {
+                    vec sum = v_load(db + c);
+                    for (int t = 0; t < tiles; t++) sum = v_add(sum, v_load(m + STRIDE(N) + t * N + c));
+                    v_store(db + c, sum);
+                }
+            }
+            for (int s = 0; s < count; s++)
+                for (int i = 0; i < 2; i++)
+                    strip_input_transposed(v + s * row_tiles * K + i * 6 * STRIDE(K), W, K, PAIR_LINE[pair][i],
+                                           columns + s * COLUMNS_SIZE(W, K));
         }
-        for (int p = 0; p < POSITIONS; p++) {
-            float *vp = v + (size_t)p * STRIDE(K);
-            const float *mp = m + (size_t)p * STRIDE(N);
-            outer(vp, mp, du + p * K * N, count * row_tiles, K, N);
-            product(mp, ut + p * K * N, vp, count * row_tiles, N, K);
-        }
-        for (int c = 0; c < N; c += VL) { /* position (1, 1) holds the sum of each tile of dY */
-            vec sum = v_load(db + c);
-            for (int t = 0; t < count * row_tiles; t++) sum = v_add(sum, v_load(m + (size_t)7 * STRIDE(N) + t * N + c));
-            v_store(db + c, sum);
-        }
-        for (int i = 0; i < count; i++) {
-            const int image = (first + i) / row_tiles, row = (first + i) % row_tiles;
-            row_input_transposed(v + i * row_tiles * K, W, K, row, in + image * in_image + (size_t)4 * row * in_row, mode, carry,
-                                 dx + (size_t)image * W * W * K);
+        for (int s = 0; s < count; s++) {
+            const int image = (first + s) / row_tiles, row = (first + s) % row_tiles;
+            strip_columns_transposed(columns + s * COLUMNS_SIZE(W, K), W, K, row, in + image * in_image + (size_t)4 * row * in_row, mode,
+                                     carry, dx + (size_t)image * W * W * K);
         }
     }
 }
