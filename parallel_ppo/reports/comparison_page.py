@@ -31,7 +31,7 @@ def comparison_page(groups: Sequence[Group], comparison: Comparison) -> str:
     body = [
         f"<h1>{html.escape(title)}</h1>",
         html.paragraph(subtitle(comparison), kind="muted"),
-        html.bullets("Not comparable in everything", comparison.warnings, kind="warnings"),
+        html.bullets("Read with care", comparison.warnings, kind="warnings"),
         html.cards(_cards(comparison)),
         html.picture(
             lambda theme: comparison_figure(groups, comparison, theme=theme, titled=False), description=title

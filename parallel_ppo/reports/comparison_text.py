@@ -28,9 +28,7 @@ def text_report(comparison: Comparison) -> str:
     parts = [f"{title}\n{'=' * len(title)}", _fill(subtitle(comparison)), _table(comparison)]
     parts.append("\n".join(equal_time_lines(comparison)))
     if comparison.warnings:
-        parts.append(
-            "NOT COMPARABLE IN EVERYTHING\n" + "\n".join(_bullet(line) for line in comparison.warnings)
-        )
+        parts.append("READ WITH CARE\n" + "\n".join(_bullet(line) for line in comparison.warnings))
     if comparison.notes:
         parts.append("Notes\n" + "\n".join(_bullet(line) for line in comparison.notes))
     directories = [

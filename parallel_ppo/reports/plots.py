@@ -79,6 +79,8 @@ def _label_x(axes: Axes, over: str, unit: str) -> None:
         themes.steps_axis(axes)
     else:
         axes.set_xlabel(f"wall time ({unit})")
+    if axes.lines:
+        axes.set_xlim(left=0)
 
 
 def _draw_panel(

@@ -104,7 +104,7 @@ def test_what_is_not_comparable_is_said(tmp_path, change, words):
     comparison = compare(groups)
     assert len(comparison.warnings) == 1
     assert re.search(words, comparison.warnings[0])
-    assert "NOT COMPARABLE" in text_report(comparison)
+    assert "READ WITH CARE" in text_report(comparison)
 
 
 def test_seeds_that_are_not_alike_are_said(tmp_path):
