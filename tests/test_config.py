@@ -138,3 +138,9 @@ def test_lanes_split_a_share_evenly() -> None:
     )
     assert settings.shape.lane_sizes == (94, *(93,) * 10)
     assert sum(settings.shape.lane_sizes) == settings.shape.share == 1024
+
+
+def test_a_changed_copy_derives_its_own_shape() -> None:
+    settings = small_settings(policy="auto", training__batch_size=256)
+    assert settings.shape.lane_sizes == (64, 64)
+    assert settings.changed("training", policy="mlp").shape.lane_sizes == (128,)
