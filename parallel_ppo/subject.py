@@ -152,7 +152,9 @@ def output_file(given: Path | None, weights: Path, name: str, suffixes: Sequence
     """Its folder exists afterwards; what cannot be written is told before the work starts."""
     path = given or weight_files.run_root(weights) / name
     if path.suffix not in suffixes:
-        raise InputError(f"--output {path}: expected a name that ends in {' or '.join(suffixes)}")
+        raise InputError(
+            f"--output {path}: expected a name that ends in {' or '.join(filter(None, suffixes))}"
+        )
     if path.is_dir():
         raise InputError(f"--output {path}: is a directory; expected a file name")
     try:
