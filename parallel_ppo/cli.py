@@ -1,6 +1,7 @@
 """The training commands: flags -> plan -> run. Nothing here imports torch before the input is known to be good."""
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,9 +11,15 @@ import yaml
 
 from parallel_ppo.config import STOP_CONDITIONS, Settings, load_settings, read_yaml, to_yaml
 from parallel_ppo.envs import names
-from parallel_ppo.exits import ExitCode, InputError, RunError
+from parallel_ppo.exits import ExitCode, InputError, Interrupted, RunError
+from parallel_ppo.nodes import ALONE, identify, settings_from_environment
 
 CONFIG = Path(__file__).resolve().parent.parent / "config"
+DEFAULT_CONFIG = {
+    "parallel": "ppo_parallel.yaml",
+    "sequential": "ppo_sequential.yaml",
+    "cluster": "ppo_cpu_cluster.yaml",
+}
 DEFAULT_HOURS = 1.0
 
 # flag -> (key, type, help)
@@ -54,6 +61,23 @@ PARALLEL_FLAGS = {
         int,
         "with --num-workers: sets --num-envs to the product",
     ),
+}
+CLUSTER_FLAGS = {
+    "--num-workers": (
+        "parallel.num_workers",
+        "number or auto",
+        "worker processes of each node; never changes what is learned",
+    ),
+    "--nnodes": ("cluster.nnodes", int, "nodes in total"),
+    "--master-addr": ("cluster.master_addr", str, "address of node 0, on the private network"),
+    "--master-port": ("cluster.master_port", int, "port of node 0"),
+    "--interface": (
+        "cluster.interface",
+        str,
+        "network interface (default: the one that leads to node 0)",
+    ),
+    "--timeout": ("cluster.timeout", float, "seconds without a word from a node until it counts as lost"),
+    "--join-timeout": ("cluster.join_timeout", float, "seconds to wait for all nodes at the start"),
 }
 SEQUENTIAL_FLAGS = {
     "--num-threads": (
@@ -138,7 +162,7 @@ def flag_values(arguments: argparse.Namespace) -> dict[str, Any]:
 def shipped_config(env_id: str | None, kind: str) -> Path | None:
     """The configuration that comes with the project for an environment, if there is one."""
     if env_id is None or names.procgen_game(env_id) is not None:
-        return CONFIG / f"ppo_{kind}.yaml"
+        return CONFIG / DEFAULT_CONFIG[kind]
     name = env_id.rpartition(":")[2].rpartition("-v")[0].lower()
     path = CONFIG / f"{name}.yaml"
     return path if path.exists() else None
@@ -146,6 +170,8 @@ def shipped_config(env_id: str | None, kind: str) -> Path | None:
 
 def settings_from(arguments: argparse.Namespace, kind: str, say: Any) -> Settings:
     flags = flag_values(arguments)
+    if kind == "cluster":
+        flags = settings_from_environment(os.environ) | flags
     base: dict[str, Any] = {}
     file = arguments.config
     if arguments.resume is not None:
@@ -160,7 +186,7 @@ def settings_from(arguments: argparse.Namespace, kind: str, say: Any) -> Setting
             }
     elif file is None:
         file = shipped_config(flags.get("env.id"), kind)
-        if file is not None and file.name != f"ppo_{kind}.yaml":
+        if file is not None and file.name != DEFAULT_CONFIG[kind]:
             say(f"using {file.relative_to(CONFIG.parent)} for {flags['env.id']}")
     settings = load_settings(file=file, flags=flags, base=base)
     if settings.training.duration is None and settings.training.total_timesteps is None:
@@ -175,6 +201,9 @@ def execute(parser: Parser, kind: str, argv: Sequence[str] | None = None) -> int
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return int(error.code)
+    except Interrupted as stop:
+        print(f"{stop.signal_name}: stopped before the training began", file=sys.stderr)
+        return int(stop.code)
 
 
 def _execute(arguments: argparse.Namespace, kind: str) -> int:
@@ -184,6 +213,7 @@ def _execute(arguments: argparse.Namespace, kind: str) -> int:
     set_thread_variables(1)
     say = (lambda line: None) if arguments.quiet or arguments.print_config else print
     settings = settings_from(arguments, kind, say)
+    node = identify(settings, arguments.node_rank, os.environ) if kind == "cluster" else ALONE
     output = getattr(arguments, "log_dir", None) or arguments.output_dir
     if output is None and arguments.resume is None:
         output = getattr(arguments, "default_output", None)
@@ -195,12 +225,13 @@ def _execute(arguments: argparse.Namespace, kind: str) -> int:
         checkpoints=checkpoints,
         resume=arguments.resume,
         trust=arguments.trust_checkpoint,
+        node=node,
     )
     if arguments.print_config:
         print(to_yaml(plan.settings), end="")
         return ExitCode.DONE
     nursery = None
-    if kind == "parallel":
+    if kind != "sequential":
         from parallel_ppo.nursery import Nursery
 
         nursery = Nursery(plan.settings, plan.spec)  # imports torch while this process does
@@ -224,6 +255,21 @@ def train_parallel(argv: Sequence[str] | None = None) -> int:
         "train_parallel_timed.py --env coinrun --duration 1.0 --num-workers auto",
     )
     return execute(parser, "parallel", argv)
+
+
+def train_cluster(argv: Sequence[str] | None = None) -> int:
+    parser = build_parser(
+        "Train PPO on many CPU nodes: start this on every node, with its own --node-rank, or by torchrun, SLURM or PBS.",
+        COMMON_FLAGS | CLUSTER_FLAGS,
+        "train_ppo_distributed.py --config config/ppo_cpu_cluster.yaml --num-workers 4 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500",
+    )
+    parser.add_argument(
+        "--node-rank",
+        type=int,
+        metavar="RANK",
+        help="this node's number, from 0 (default: torchrun's RANK)",
+    )
+    return execute(parser, "cluster", argv)
 
 
 def train_sequential(argv: Sequence[str] | None = None) -> int:

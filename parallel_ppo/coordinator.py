@@ -3,10 +3,11 @@
 import time
 
 from parallel_ppo.budget import Budget
+from parallel_ppo.cluster import Cluster, NodeReport
 from parallel_ppo.config import Settings
 from parallel_ppo.episodes import finished_episodes
 from parallel_ppo.pool import Pool
-from parallel_ppo.recorder import Iteration, Recorder
+from parallel_ppo.recorder import Iteration, Records
 from parallel_ppo.signals import Signals
 from parallel_ppo.state import Snapshot, TrainingState
 from parallel_ppo.update import scheduled, update
@@ -21,19 +22,21 @@ class Coordinator:
         settings: Settings,
         state: TrainingState,
         pool: Pool,
+        cluster: Cluster,
         budget: Budget,
-        recorder: Recorder,
+        recorder: Records,
         signals: Signals,
     ) -> None:
-        self.settings, self.state, self.pool = settings, state, pool
+        self.settings, self.state, self.pool, self.cluster = settings, state, pool, cluster
         self.budget, self.recorder, self.signals = budget, recorder, signals
         self.snapshot: Snapshot = state.snapshot()
+        self.reports: list[NodeReport] = []
 
     def train(self) -> str:
         """Runs until a budget is spent and returns which one. Leaves by an exception with `snapshot` intact."""
         self.recorder.save(self.snapshot)
         self.budget.start(self.state.counters)
-        while (reason := self.budget.spent(self.state.counters)) is None:
+        while (reason := self.cluster.decide(self.budget.spent(self.state.counters))) is None:
             with self.signals.interruptible():
                 finished = self.iterate()
             self.recorder.record(self.state, self.pool, finished)
@@ -46,17 +49,28 @@ class Coordinator:
         schedules = scheduled(self.settings, env_steps=counters.env_steps, wall_time=counters.wall_time)
         began = time.monotonic()
         self.recorder.phase("collect")
-        spans = self.pool.run(Collect(index, counters.iteration) for index in range(shape.num_slices))
+        spans = self.pool.run(Collect(index, counters.iteration) for index in self.cluster.slices)
         collected = time.monotonic()
         self.recorder.phase("update")
-        result = update(state, self.pool, schedules)
+        result = update(state, self.pool, self.cluster, schedules)
         learned = time.monotonic()
         episodes = finished_episodes(state, state.memory)
         counters.iteration += 1
         counters.env_steps += shape.steps_per_iteration
-        counters.bit_exact &= self.pool.exact
-        counters.wall_time = self.budget.elapsed()
+        self.reports = self.cluster.close_iteration(NodeReport(
+            self.cluster.names[self.cluster.node.rank], self.budget.elapsed(), collected - began, learned - collected, 0.0, 0.0,
+            self.pool.num_workers, self.pool.restarts, self.pool.exact,
+        ))  # fmt: skip
+        counters.bit_exact &= all(report.exact for report in self.reports)
+        counters.wall_time = self.reports[0].elapsed
         self.pool.iteration_done()
         return Iteration(
-            episodes, result.columns, began, collected, learned, result.seconds_alone, spans + result.spans
+            episodes,
+            result.columns,
+            began,
+            collected,
+            learned,
+            result.seconds_alone,
+            spans + result.spans,
+            self.reports,
         )

@@ -69,6 +69,9 @@ class RunDirectory:
                 f"{self.root}: is in use by another process; wait for it or give another --output-dir"
             ) from None
 
+    def write_config(self, text: str) -> None:
+        write_atomically(self.root / "config.yaml", text.encode())
+
     def describe(
         self,
         *,
@@ -108,6 +111,25 @@ class RunDirectory:
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
+
+
+class ForeignDirectory(RunDirectory):
+    """On the nodes that do not lead: the run is written elsewhere, only a log of this node is kept."""
+
+    def __init__(self, root: Path | None) -> None:
+        super().__init__(root or Path("runs"), (root or Path("runs")) / "checkpoints")
+
+    def open(self) -> None:
+        pass
+
+    def write_config(self, text: str) -> None:
+        pass
+
+    def describe(self, **content: Any) -> None:
+        pass
+
+    def summarize(self, summary: dict[str, Any]) -> None:
+        pass
 
 
 def _check_writable(path: Path) -> None:
