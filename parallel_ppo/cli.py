@@ -175,16 +175,16 @@ def settings_from(arguments: argparse.Namespace, kind: str, say: Any) -> Setting
     base: dict[str, Any] = {}
     file = arguments.config
     if arguments.resume is not None:
-        if not arguments.resume.is_dir():
+        if not arguments.resume.is_dir() and not _follows(arguments):
             raise InputError(
                 f"--resume {arguments.resume}: no such directory; expected the directory of an earlier run"
             )
-        base = read_yaml(arguments.resume / "config.yaml")
-        if any(f"training.{stop}" in flags for stop in STOP_CONDITIONS):
+        base = read_yaml(arguments.resume / "config.yaml") if arguments.resume.is_dir() else {}
+        if base and any(f"training.{stop}" in flags for stop in STOP_CONDITIONS):
             base["training"] = {
                 key: value for key, value in base.get("training", {}).items() if key not in STOP_CONDITIONS
             }
-    elif file is None:
+    if not base and file is None:
         file = shipped_config(flags.get("env.id"), kind)
         if file is not None and file.name != DEFAULT_CONFIG[kind]:
             say(f"using {file.relative_to(CONFIG.parent)} for {flags['env.id']}")
@@ -192,6 +192,22 @@ def settings_from(arguments: argparse.Namespace, kind: str, say: Any) -> Setting
     if settings.training.duration is None and settings.training.total_timesteps is None:
         settings = settings.changed("training", duration=DEFAULT_HOURS)
     return settings
+
+
+def _follows(arguments: argparse.Namespace) -> bool:
+    """A node that does not lead needs no run directory: it is told the state, and its settings are compared."""
+    rank = getattr(arguments, "node_rank", None)
+    return str(os.environ.get("RANK", "0") if rank is None else rank) != "0"
+
+
+def _carry_on(arguments: argparse.Namespace) -> bool:
+    """Turns --continue into --resume where there is something to resume."""
+    root = arguments.output_dir
+    if root is None:
+        raise InputError("--continue: needs --output-dir to know which run to continue")
+    if arguments.resume is None and any((root / "checkpoints").glob("step_*")):
+        arguments.resume = root
+    return True
 
 
 def execute(parser: Parser, kind: str, argv: Sequence[str] | None = None) -> int:
@@ -212,6 +228,7 @@ def _execute(arguments: argparse.Namespace, kind: str) -> int:
 
     set_thread_variables(1)
     say = (lambda line: None) if arguments.quiet or arguments.print_config else print
+    begun = getattr(arguments, "carry_on", False) and _carry_on(arguments)
     settings = settings_from(arguments, kind, say)
     node = identify(settings, arguments.node_rank, os.environ) if kind == "cluster" else ALONE
     output = getattr(arguments, "log_dir", None) or arguments.output_dir
@@ -226,6 +243,7 @@ def _execute(arguments: argparse.Namespace, kind: str) -> int:
         resume=arguments.resume,
         trust=arguments.trust_checkpoint,
         node=node,
+        begun=begun,
     )
     if arguments.print_config:
         print(to_yaml(plan.settings), end="")
@@ -269,7 +287,18 @@ def train_cluster(argv: Sequence[str] | None = None) -> int:
         metavar="RANK",
         help="this node's number, from 0 (default: torchrun's RANK)",
     )
-    return execute(parser, "cluster", argv)
+    parser.add_argument(
+        "--continue",
+        dest="carry_on",
+        action="store_true",
+        help="resume the run in --output-dir if it holds a checkpoint, else start it: one command for first starts and restarts",
+    )
+    code = execute(parser, "cluster", argv)
+    if code == ExitCode.CLUSTER:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # the threads of broken connections would turn an orderly end into an abort
+    return code
 
 
 def train_sequential(argv: Sequence[str] | None = None) -> int:

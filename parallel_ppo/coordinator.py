@@ -57,20 +57,11 @@ class Coordinator:
         episodes = finished_episodes(state, state.memory)
         counters.iteration += 1
         counters.env_steps += shape.steps_per_iteration
-        self.reports = self.cluster.close_iteration(NodeReport(
-            self.cluster.names[self.cluster.node.rank], self.budget.elapsed(), collected - began, learned - collected, 0.0, 0.0,
-            self.pool.num_workers, self.pool.restarts, self.pool.exact,
-        ))  # fmt: skip
+        report = NodeReport.of(self.pool, self.budget.elapsed(), began, collected, learned)
+        self.reports = self.cluster.close_iteration(report)
         counters.bit_exact &= all(report.exact for report in self.reports)
         counters.wall_time = self.reports[0].elapsed
         self.pool.iteration_done()
-        return Iteration(
-            episodes,
-            result.columns,
-            began,
-            collected,
-            learned,
-            result.seconds_alone,
-            spans + result.spans,
-            self.reports,
-        )
+        spans += result.spans
+        times = began, collected, learned, result.seconds_alone
+        return Iteration(episodes, result.columns, *times, spans, self.reports)

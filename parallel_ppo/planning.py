@@ -37,6 +37,7 @@ def make_plan(
     resume: Path | None = None,
     trust: bool = False,
     node: Node = ALONE,
+    begun: bool = False,
 ) -> Plan:
     settings = settings.changed("cluster", nnodes=node.size)
     spec = probe(settings)
@@ -48,7 +49,7 @@ def make_plan(
     if not node.leads:
         directory = ForeignDirectory(resume or output)
     elif resume is None:
-        directory = RunDirectory.new(output, kind, checkpoints)
+        directory = RunDirectory.new(output, kind, checkpoints, begun=begun)
     else:
         if output is not None and output != resume:
             raise InputError(

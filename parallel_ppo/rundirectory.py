@@ -22,8 +22,10 @@ class RunDirectory:
         self.lock: int | None = None
 
     @classmethod
-    def new(cls, root: Path | None, kind: str, checkpoints: Path | None) -> "RunDirectory":
-        """An empty place for a run. None given: the next free runs/<kind>-N."""
+    def new(
+        cls, root: Path | None, kind: str, checkpoints: Path | None, *, begun: bool = False
+    ) -> "RunDirectory":
+        """An empty place for a run. None given: the next free runs/<kind>-N. `begun`: a start that failed early may be repeated."""
         if root is None:
             number = 1
             while Path(f"runs/{kind}-{number}").exists():
@@ -31,7 +33,7 @@ class RunDirectory:
             root = Path(f"runs/{kind}-{number}")
         directory = cls(root, checkpoints or root / "checkpoints")
         held = [name for name in MARKS if (root / name).exists()]
-        if held:
+        if held and not begun:
             raise InputError(
                 f"{root}: holds another run ({held[0]}); continue it with --resume {root} or give another --output-dir"
             )

@@ -39,6 +39,7 @@ from parallel_ppo.worker import Worker
 
 PROCESS_BYTES = 300_000_000  # what a worker needs beside the shared memory, roughly
 DESCRIPTORS_PER_WORKER = 4
+LONGEST_PATH = 700  # bytes that the first node tells the others, for their logs
 
 
 def check_resources(plan: Plan, num_parameters: int) -> None:
@@ -68,7 +69,8 @@ def run(plan: Plan, display: Display, nursery: Nursery | None) -> ExitCode:
 
 def _take_place(plan: Plan, cluster: Cluster, display: Display) -> tuple[Plan, Display]:
     """Among the nodes: cores of its own, and a log of its own beside the files of the first."""
-    root = Path(cluster.decide(str(plan.directory.root)[:700]) or "")
+    name = str(plan.directory.root)
+    root = Path(cluster.decide(name if len(name.encode()) < LONGEST_PATH else None) or name)
     plan = share_host(plan, *cluster.place_on_host())
     if plan.node.leads:
         return plan, display

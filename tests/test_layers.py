@@ -7,12 +7,13 @@ PACKAGE = Path(__file__).resolve().parent.parent / "parallel_ppo"
 
 # Bottom first. A module may import from lower lines, or from its own line's left.
 LAYERS = [
-    "version", "exits", "keyed", "cgroup", "machine", "placement", "envs.names", "config",
+    "version", "exits", "keyed", "cgroup", "machine", "placement", "envs.names", "config", "nodes",
     "envs.contract", "envs.spaces", "envs.procgen", "envs.gymnasium", "envs.build",
     "policies.heads", "policies.impala", "policies.nature", "policies.mlp", "policies.policy",
     "shared", "ppo", "normalize", "worker", "worker_process", "nursery", "pool",
-    "state", "update", "episodes", "budget", "checkpoint", "metrics", "display", "rundirectory",
-    "recorder", "signals", "coordinator", "planning", "session", "cli", "selftest",
+    "state", "checkpoint", "rundirectory", "planning", "signals",
+    "rendezvous", "lost", "exchange", "cluster", "update", "episodes", "budget", "metrics", "display",
+    "recorder", "follower", "coordinator", "session", "cli", "selftest",
 ]  # fmt: skip
 
 
