@@ -1,6 +1,7 @@
 """Everything that is decided and checked before the first process starts. Needs no torch, so bad input is told at once."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -10,14 +11,15 @@ from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.machine import Machine, read_machine
+from parallel_ppo.nodes import ALONE, Node
 from parallel_ppo.placement import Placement, plan_placement
-from parallel_ppo.rundirectory import RunDirectory
+from parallel_ppo.rundirectory import ForeignDirectory, RunDirectory
 
 NATURE_SMALLEST = 36  # pixels; below it the last convolution has nothing to read
 
 
 class Plan(NamedTuple):
-    kind: str  # parallel | sequential
+    kind: str  # parallel | sequential | cluster
     settings: Settings
     spec: EnvSpec
     machine: Machine
@@ -25,6 +27,7 @@ class Plan(NamedTuple):
     directory: RunDirectory
     resume: bool
     trust: bool
+    node: Node
     trace: Path | None = None
 
 
@@ -37,14 +40,20 @@ def make_plan(
     resume: Path | None = None,
     trust: bool = False,
     trace: Path | None = None,
+    node: Node = ALONE,
+    begun: bool = False,
 ) -> Plan:
+    settings = settings.changed("cluster", nnodes=node.size)
     spec = probe(settings)
     settings = _resolve_kernels(_freeze_schedules(_resolve_policy(settings, spec)), spec)
     machine = read_machine()
     placement = _place(settings, kind, machine)
     settings = _resolve_threads(settings, kind, machine, placement)
-    if resume is None:
-        directory = RunDirectory.new(output, kind, checkpoints)
+    directory: RunDirectory
+    if not node.leads:
+        directory = ForeignDirectory(resume or output)
+    elif resume is None:
+        directory = RunDirectory.new(output, kind, checkpoints, begun=begun)
     else:
         if output is not None and output != resume:
             raise InputError(
@@ -56,7 +65,8 @@ def make_plan(
             raise InputError(problem)
     if trace is not None:
         trace = _trace_path(trace, directory.root)
-    return Plan(kind, settings, spec, machine, placement, directory, resume is not None, trust, trace)
+    resuming = resume is not None and node.leads
+    return Plan(kind, settings, spec, machine, placement, directory, resuming, trust, node, trace)
 
 
 def _trace_path(wanted: Path, root: Path) -> Path:
@@ -74,6 +84,24 @@ def _trace_path(wanted: Path, root: Path) -> Path:
             f"--trace {wanted}: {parent} is not a directory that can be written; give another place"
         )
     return wanted
+
+
+def share_host(plan: Plan, index: int, count: int) -> Plan:
+    """Nodes on one machine take disjoint cores; where there are too few of them, the kernel shares them out."""
+    if count == 1:
+        return plan
+    machine, hardware = plan.machine, plan.settings.hardware
+    physical = sorted({(core.package, core.core_id) for core in machine.cores})
+    mine = set(physical[index * len(physical) // count : (index + 1) * len(physical) // count])
+    quota = machine.cpu_quota / count if machine.cpu_quota is not None else None
+    settings = plan.settings
+    if len(physical) < count:
+        settings = settings.changed("hardware", pinning="none")
+        mine = set(physical[:1])
+    kept = tuple(core for core in machine.cores if (core.package, core.core_id) in mine)
+    if not isinstance(hardware.pinning, str):
+        return plan
+    return plan._replace(placement=_place(settings, plan.kind, replace(machine, cores=kept, cpu_quota=quota)))
 
 
 def _resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
@@ -143,13 +171,13 @@ def _freeze_schedules(settings: Settings) -> Settings:
 
 
 def _place(settings: Settings, kind: str, machine: Machine) -> Placement:
-    workers = settings.parallel.num_workers if kind == "parallel" else 1
+    workers = settings.parallel.num_workers if kind != "sequential" else 1
     shape = settings.shape
     try:
         return plan_placement(
             machine,
             num_workers=None if workers == "auto" else workers,
-            pinning=settings.hardware.pinning if kind == "parallel" else "none",
+            pinning=settings.hardware.pinning if kind != "sequential" else "none",
             max_useful=max(shape.num_slices, shape.num_lanes),
         )
     except ValueError as error:
@@ -158,7 +186,7 @@ def _place(settings: Settings, kind: str, machine: Machine) -> Placement:
 
 def _resolve_threads(settings: Settings, kind: str, machine: Machine, placement: Placement) -> Settings:
     threads = settings.hardware.num_threads
-    if kind == "parallel":
+    if kind != "sequential":
         if threads not in (1, "auto"):
             raise InputError(
                 f"hardware.num_threads: {threads} is for the sequential trainer; workers have one thread each, set parallel.num_workers"

@@ -59,10 +59,9 @@ class Pool(Protocol):
 class InlinePool:
     """Everything in this process, one task after the other."""
 
-    def __init__(self, worker: Worker, first_iteration: int) -> None:
+    def __init__(self, worker: Worker, slices: range, first_iteration: int) -> None:
         self.worker = worker
         self.num_workers, self.restarts = 1, 0
-        slices = range(worker.shape.num_slices)
         self.exact = all([worker.run(_open(worker.memory, index, first_iteration)) for index in slices])
 
     def run(self, tasks: Iterable[Task]) -> list[Span]:
@@ -131,18 +130,18 @@ class ProcessPool:
         memory: Memory,
         nursery: Nursery,
         cpus: list[int | None],
+        slices: range,
         first_iteration: int,
         on_fault: Callable[[str], None],
     ) -> None:
         self.settings, self.memory, self.nursery, self.on_fault = settings, memory, nursery, on_fault
         self.num_workers, self.restarts, self.exact = len(cpus), 0, True
-        shape = settings.shape
         self.members = [
-            Member(index, cpu, list(_share(shape.num_slices, self.num_workers, index)))
+            Member(index, cpu, list(_share(slices, self.num_workers, index)))
             for index, cpu in enumerate(cpus)
         ]
         self.owner = {slice_index: member for member in self.members for slice_index in member.slices}
-        self.slice_iteration = dict.fromkeys(range(shape.num_slices), first_iteration)
+        self.slice_iteration = dict.fromkeys(slices, first_iteration)
         self.selector = selectors.DefaultSelector()
         self.longest: dict[type, float] = {}
         self.waiting: set[Task] = set()
@@ -332,9 +331,9 @@ class ProcessPool:
         self.nursery.close()
 
 
-def _share(total: int, parts: int, index: int) -> range:
+def _share(slices: range, parts: int, index: int) -> range:
     """Contiguous and as even as possible."""
-    return range(index * total // parts, (index + 1) * total // parts)
+    return slices[index * len(slices) // parts : (index + 1) * len(slices) // parts]
 
 
 def _is_dead(child: Child, timeout: float = 0.0) -> bool:

@@ -22,8 +22,10 @@ class RunDirectory:
         self.lock: int | None = None
 
     @classmethod
-    def new(cls, root: Path | None, kind: str, checkpoints: Path | None) -> "RunDirectory":
-        """An empty place for a run. None given: the next free runs/<kind>-N."""
+    def new(
+        cls, root: Path | None, kind: str, checkpoints: Path | None, *, begun: bool = False
+    ) -> "RunDirectory":
+        """An empty place for a run. None given: the next free runs/<kind>-N. `begun`: a start that failed early may be repeated."""
         if root is None:
             number = 1
             while Path(f"runs/{kind}-{number}").exists():
@@ -31,7 +33,7 @@ class RunDirectory:
             root = Path(f"runs/{kind}-{number}")
         directory = cls(root, checkpoints or root / "checkpoints")
         held = [name for name in MARKS if (root / name).exists()]
-        if held:
+        if held and not begun:
             raise InputError(
                 f"{root}: holds another run ({held[0]}); continue it with --resume {root} or give another --output-dir"
             )
@@ -68,6 +70,9 @@ class RunDirectory:
             raise InputError(
                 f"{self.root}: is in use by another process; wait for it or give another --output-dir"
             ) from None
+
+    def write_config(self, text: str) -> None:
+        write_atomically(self.root / "config.yaml", text.encode())
 
     def describe(
         self,
@@ -108,6 +113,25 @@ class RunDirectory:
         if self.lock is not None:
             os.close(self.lock)
             self.lock = None
+
+
+class ForeignDirectory(RunDirectory):
+    """On the nodes that do not lead: the run is written elsewhere, only a log of this node is kept."""
+
+    def __init__(self, root: Path | None) -> None:
+        super().__init__(root or Path("runs"), (root or Path("runs")) / "checkpoints")
+
+    def open(self) -> None:
+        pass
+
+    def write_config(self, text: str) -> None:
+        pass
+
+    def describe(self, **content: Any) -> None:
+        pass
+
+    def summarize(self, summary: dict[str, Any]) -> None:
+        pass
 
 
 def _check_writable(path: Path) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import torch
 from parallel_ppo import checkpoint
 from parallel_ppo.bottleneck import Circumstances, limit
 from parallel_ppo.budget import Budget
+from parallel_ppo.cluster import Cluster, join
 from parallel_ppo.config import to_yaml
 from parallel_ppo.coordinator import Coordinator
-from parallel_ppo.display import Display
+from parallel_ppo.display import Display, make_log
 from parallel_ppo.exits import (
+    ClusterError,
     ExitCode,
     InputError,
     Interrupted,
@@ -23,13 +26,13 @@ from parallel_ppo.exits import (
     RunError,
     StorageError,
 )
-from parallel_ppo.files import write_atomically
+from parallel_ppo.follower import Follower
 from parallel_ppo.nursery import Nursery
 from parallel_ppo.placement import descriptor_need_error, memory_need_error, plan_placement
-from parallel_ppo.planning import Plan
+from parallel_ppo.planning import Plan, share_host
 from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, sha256, views
 from parallel_ppo.pool import InlinePool, Pool, ProcessPool
-from parallel_ppo.recorder import Recorder
+from parallel_ppo.recorder import Recorder, Records
 from parallel_ppo.shared import Memory, bytes_needed, settle
 from parallel_ppo.signals import Signals
 from parallel_ppo.state import TrainingState
@@ -39,10 +42,11 @@ from parallel_ppo.worker import Worker
 
 PROCESS_BYTES = 300_000_000  # what a worker needs beside the shared memory, roughly
 DESCRIPTORS_PER_WORKER = 4
+LONGEST_PATH = 700  # bytes that the first node tells the others, for their logs
 
 
 def check_resources(plan: Plan, num_parameters: int) -> None:
-    workers = plan.placement.num_workers if plan.kind == "parallel" else 0
+    workers = plan.placement.num_workers if plan.kind != "sequential" else 0
     need = bytes_needed(plan.settings, plan.spec, num_parameters) + (workers + 1) * PROCESS_BYTES
     for problem in (
         memory_need_error(need, plan.machine),
@@ -54,36 +58,67 @@ def check_resources(plan: Plan, num_parameters: int) -> None:
 
 def run(plan: Plan, display: Display, nursery: Nursery | None) -> ExitCode:
     """Trains. `nursery` is already warming up (None: everything happens in this process)."""
-    settings = plan.settings
     torch.set_num_threads(1)
+    signals = Signals()
+    with contextlib.ExitStack() as stack:
+        stack.callback(signals.close)
+        cluster = join(plan, signals, display.note)
+        stack.callback(cluster.close)
+        plan, display = _take_place(plan, cluster, display)
+        with cluster.announcing():
+            coordinator, policy = _build(plan, cluster, signals, display, nursery, stack)
+        return _train(plan, coordinator, policy, display)
+
+
+def _take_place(plan: Plan, cluster: Cluster, display: Display) -> tuple[Plan, Display]:
+    """Among the nodes: cores of its own, and a log of its own beside the files of the first."""
+    name = str(plan.directory.root)
+    root = Path(cluster.decide(name if len(name.encode()) < LONGEST_PATH else None) or name)
+    plan = share_host(plan, *cluster.place_on_host())
+    if plan.node.leads:
+        return plan, display
+    plan.directory.root = root
+    return plan, make_log(root / "logs" / f"node-{plan.node.rank}.log", cluster.names[plan.node.rank])
+
+
+def _build(
+    plan: Plan,
+    cluster: Cluster,
+    signals: Signals,
+    display: Display,
+    nursery: Nursery | None,
+    stack: contextlib.ExitStack,
+) -> tuple[Coordinator, Policy]:
+    settings = plan.settings
     policy = Policy(settings, plan.spec)
     check_resources(plan, num_flat(policy))
     memory = Memory(settings, plan.spec, num_flat(policy))
     settled = settle(memory, lock=settings.hardware.lock_memory, huge_pages=settings.hardware.huge_pages)
     state = TrainingState(settings, memory)
     bind(policy, state.parameters)
-    signals, budget = Signals(), Budget(settings.training)
-    with contextlib.ExitStack() as stack:
-        stack.callback(signals.close)
-        stack.callback(plan.directory.close)
-        if plan.resume:
-            plan.directory.open()
-            _resume(plan, state, policy, display)
-        else:
-            initialise(policy, state.parameters, settings.training.seed)
-            plan.directory.open()
-        write_atomically(plan.directory.root / "config.yaml", to_yaml(settings).encode())
-        pool = _start_pool(plan, memory, state, nursery, display)
-        stack.callback(pool.close)
-        _describe(plan, state, settled)
-        trace = _open_trace(plan, pool, display)
+    budget = Budget(settings.training)
+    stack.callback(plan.directory.close)
+    if plan.resume:
+        plan.directory.open()
+        _resume(plan, state, policy, display)
+    else:
+        initialise(policy, state.parameters, settings.training.seed)
+        plan.directory.open()
+    plan.directory.write_config(to_yaml(settings))
+    cluster.share_state(state)
+    pool = _start_pool(plan, memory, state, cluster, nursery, display)
+    stack.callback(pool.close)
+    _describe(plan, state, settled, cluster)
+    recorder: Records = Follower(cluster, display)
+    if plan.node.leads:
+        trace, first = _open_trace(plan, pool, display), state.counters.iteration
         recorder = Recorder(
-            settings, plan.spec, policy, plan.directory, display, budget, state.counters.iteration, trace
+            settings, plan.spec, policy, cluster, plan.directory, display, budget, first, trace
         )
-        stack.callback(recorder.close)
-        display.start(_header(plan, pool))
-        stack.callback(display.close)
-        return _train(plan, Coordinator(settings, state, pool, budget, recorder, signals), policy, display)
+    stack.callback(recorder.close)
+    display.start(_header(plan, pool))
+    stack.callback(display.close)
+    return Coordinator(settings, state, pool, cluster, budget, recorder, signals), policy
 
 
 def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) -> None:
@@ -109,15 +144,21 @@ def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) 
 
 
 def _start_pool(
-    plan: Plan, memory: Memory, state: TrainingState, nursery: Nursery | None, display: Display
+    plan: Plan,
+    memory: Memory,
+    state: TrainingState,
+    cluster: Cluster,
+    nursery: Nursery | None,
+    display: Display,
 ) -> Pool:
     first = state.counters.iteration
     if nursery is None:
         threads = plan.settings.hardware.num_threads
         assert isinstance(threads, int)
         torch.set_num_threads(threads)
-        return InlinePool(Worker(plan.settings, plan.spec, memory), first)
-    return ProcessPool(plan.settings, memory, nursery, list(plan.placement.worker_cpus), first, display.warn)
+        return InlinePool(Worker(plan.settings, plan.spec, memory), cluster.slices, first)
+    cpus = list(plan.placement.worker_cpus)
+    return ProcessPool(plan.settings, memory, nursery, cpus, cluster.slices, first, display.warn)
 
 
 def _open_trace(plan: Plan, pool: Pool, display: Display) -> Trace:
@@ -129,12 +170,13 @@ def _open_trace(plan: Plan, pool: Pool, display: Display) -> Trace:
     return trace
 
 
-def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool]) -> None:
+def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool], cluster: Cluster) -> None:
     session = {
         "first_iteration": state.counters.iteration,
         "env_steps": state.counters.env_steps,
         "memory": settled,
         "pid": os.getpid(),
+        "nodes": cluster.names,
     }
     plan.directory.describe(kind=plan.kind, seed=plan.settings.training.seed, session=session,
                             machine=plan.machine.as_dict(), placement=plan.placement.as_dict())  # fmt: skip
@@ -144,9 +186,11 @@ def _header(plan: Plan, pool: Pool) -> list[str]:
     settings, shape = plan.settings, plan.settings.shape
     who = (
         f"{pool.num_workers} workers"
-        if plan.kind == "parallel"
+        if plan.kind != "sequential"
         else f"sequential, {settings.hardware.num_threads} threads"
     )
+    if plan.node.size > 1:
+        who = f"node {plan.node.rank} of {plan.node.size}, {who} here"
     return [
         f"{settings.env.id}  {settings.training.policy}  seed {settings.training.seed}  {who}  -> {plan.directory.root}",
         f"{shape.num_envs} envs x {shape.num_steps} steps, {shape.num_epochs} epochs of {shape.num_minibatches} x {shape.batch_size}, "
@@ -162,16 +206,18 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
     error: RunError | None = None
     code, reason = ExitCode.DONE, ""
     try:
-        reason = coordinator.train()
+        with coordinator.cluster.announcing():
+            reason = coordinator.train()
     except Interrupted as interruption:
         code, reason = interruption.code, interruption.signal_name
-    except (NumbersError, RestartsExhausted, StorageError) as problem:
+    except (NumbersError, RestartsExhausted, StorageError, ClusterError) as problem:
         error, code = problem, problem.code
         reason = str(problem).splitlines()[0]
     if code != ExitCode.DONE:
         coordinator.pool.close()
         coordinator.state.rewind(coordinator.snapshot)
-    saved = _save_end(plan, coordinator, display)
+    # A lost node took its environments with it: there is nothing whole to save.
+    saved = code != ExitCode.CLUSTER and _save_end(plan, coordinator, display)
     limited = _limit(plan, coordinator)
     _summarize(plan, coordinator, policy, reason, code, limited)
     display.close()
@@ -200,6 +246,8 @@ def _save_end(plan: Plan, coordinator: Coordinator, display: Display) -> bool:
 
 def _limit(plan: Plan, coordinator: Coordinator) -> str | None:
     recorder, is_parallel = coordinator.recorder, plan.kind == "parallel"
+    if not isinstance(recorder, Recorder):
+        return None
     circumstances = Circumstances(
         shape=plan.settings.shape,
         num_workers=coordinator.pool.num_workers,
@@ -230,13 +278,14 @@ def _summarize(
         "best_return": counters.best_return,
         "num_workers": coordinator.pool.num_workers,
         "num_threads": plan.settings.hardware.num_threads if plan.kind == "sequential" else 1,
-        "world_size": 1,
+        "world_size": coordinator.cluster.node.size,
         "stop_reason": reason,
         "exit_code": int(code),
         "bit_exact": counters.bit_exact
         and coordinator.pool.exact
         and plan.settings.training.schedule_by != "time",
-        "worker_restarts": counters.worker_restarts + coordinator.pool.restarts,
+        "worker_restarts": counters.worker_restarts
+        + max(coordinator.pool.restarts, sum(report.restarts for report in coordinator.reports)),
         "peak_rss_mb": recorder.meter.peak_rss_mb,
         "checkpoint_seconds": recorder.checkpoint_seconds,
         "startup_seconds": recorder.startup_seconds,

@@ -47,6 +47,8 @@ class Gradient(NamedTuple):
 class Reduce(NamedTuple):
     first_block: int
     end_block: int
+    first_lane: int
+    end_lane: int
 
 
 class Evaluate(NamedTuple):
@@ -240,7 +242,8 @@ class Worker:
 
     def reduce(self, task: Reduce) -> None:
         """Sums the lanes' gradients of some blocks of parameters, and their squares in float64."""
-        lanes, gradient = self.memory.tensor("lane_gradient"), self.memory.tensor("gradient")
+        lanes = self.memory.tensor("lane_gradient")[task.first_lane : task.end_lane]
+        gradient = self.memory.tensor("gradient")
         for block in range(task.first_block, task.end_block):
             span = slice(block * BLOCK, (block + 1) * BLOCK)
             total = ppo.tree_sum(list(lanes[:, span]))

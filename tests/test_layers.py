@@ -7,14 +7,15 @@ PACKAGE = Path(__file__).resolve().parent.parent / "parallel_ppo"
 
 # Bottom first. A module may import from lower lines, or from its own line's left.
 LAYERS = [
-    "version", "exits", "files", "timeline", "keyed", "cgroup", "machine", "placement", "envs.names", "config",
+    "version", "exits", "files", "timeline", "keyed", "cgroup", "machine", "placement", "envs.names", "config", "nodes",
     "envs.contract", "envs.spaces", "envs.procgen", "envs.gymnasium", "envs.build",
     "kernels.build", "kernels.choice", "kernels.native",
     "policies.heads", "policies.impala", "policies.nature", "policies.mlp", "policies.policy",
     "evaluation", "shared", "ppo", "normalize", "worker", "worker_process", "nursery", "pool",
     "bottleneck", "shares", "trace",
-    "state", "update", "episodes", "budget", "checkpoint", "metrics", "display", "rundirectory",
-    "recorder", "signals", "generalization", "coordinator", "planning", "session", "cli", "selftest",
+    "state", "checkpoint", "rundirectory", "planning", "signals",
+    "rendezvous", "lost", "exchange", "cluster", "update", "episodes", "budget", "metrics", "display",
+    "recorder", "follower", "generalization", "coordinator", "session", "cli", "selftest",
     "weights", "video", "subject", "filming", "evaluation_report", "evaluate_command", "play_command",
 ]  # fmt: skip
 REPORT_ARITHMETIC = {"reports.statistics", "reports.procgen_scores"}  # pure functions: everyone may use them
