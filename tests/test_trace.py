@@ -37,7 +37,7 @@ def made_up_iteration() -> Iteration:
         Phase("gradients", 111.0, 119.0),
         Phase("reduce", 119.0, 120.0),
     ]
-    return Iteration([], {}, 100.0, 110.0, 120.0, phases, spans)
+    return Iteration([], {}, {}, 100.0, 110.0, 120.0, phases, spans, [])
 
 
 def test_a_timeline_has_no_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
