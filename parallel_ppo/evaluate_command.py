@@ -149,6 +149,7 @@ def make_report(
         "trained_on": subject.weights.settings.env.id,
         "distribution_mode": env.distribution_mode if names.procgen_game(env.id) else None,
         "policy": subject.settings.training.policy,
+        "kernels": subject.settings.training.kernels,
         "seed": arguments.seed,
         "deterministic": arguments.deterministic,
         "num_episodes": arguments.num_episodes,

@@ -121,6 +121,7 @@ def play(
     left, max_steps = quota.copy(), settings.evaluation.max_steps
     total, length = np.zeros(len(quota)), np.zeros(len(quota), np.int64)
     fresh = np.zeros(len(quota), bool)  # ended in the last step, and another episode follows
+    policy.pack()
     observation = env.reset()
     yield Moment({}, left > 0, total, length)
     while left.any():

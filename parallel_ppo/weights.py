@@ -187,7 +187,7 @@ def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:
             f"{file}: its policy reads {_words(weights.spec)}, {settings.env.id} has {_words(spec)}; give an --env that fits"
         )
     with torch.device("meta"):  # the size of the network is known before memory is spent on it
-        policy = Policy(settings, spec)
+        policy = Policy(settings.changed("training", kernels="torch"), spec)
     expected = {name: tuple(parameter.shape) for name, parameter in policy.named_parameters()}
     normaliser = {}
     if settings.training.normalize_observations:

@@ -9,6 +9,7 @@ from parallel_ppo.config import Settings
 from parallel_ppo.envs.build import make_slice, probe
 from parallel_ppo.envs.contract import Step
 from parallel_ppo.exits import NumbersError
+from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat
 from tests.conftest import small_settings
 
@@ -105,6 +106,45 @@ def episodes(settings: Settings, index: int, number: int, iteration: int = 0) ->
         settings, "train", index, iteration, policy=policy, prepare=lambda rows: rows, num_episodes=number
     )
     return sorted((slot, *episode[:2]) for slot, episode in found)
+
+
+class Watched(Scripted):
+    """Shows noise, and remembers what was done."""
+
+    def __init__(self) -> None:
+        super().__init__([[12]] * 8)
+        self.draws, self.actions = np.random.default_rng(0), []
+
+    def reset(self) -> np.ndarray:
+        return self.draws.integers(0, 256, (8, 64, 64, 3), np.uint8)
+
+    def step(self, action: np.ndarray) -> Step:
+        self.actions.append(action.tolist())
+        return super().step(action)
+
+
+@pytest.mark.procgen
+@pytest.mark.skipif(
+    unusable(height=64, width=64, channels=3) is not None, reason="native kernels do not run here"
+)
+def test_parameters_that_changed_since_the_last_look_are_used() -> None:
+    settings = small_settings("coinrun", "impala", training__kernels="native", evaluation__deterministic=True)
+
+    def actions(*seeds: int) -> list:
+        policy = Policy(settings, probe(settings))
+        flat = torch.zeros(num_flat(policy))
+        bind(policy, flat)
+        for seed in seeds:
+            initialise(policy, flat, seed)
+            env = Watched()
+            for _ in evaluation.play(
+                env, settings, 0, policy=policy, quota=np.ones(8, np.int64),
+                prepare=lambda rows: policy.prepare(rows, rows, rows, 1.0),
+            ):  # fmt: skip
+                pass
+        return env.actions
+
+    assert actions(1, 2) == actions(2) != actions(1)
 
 
 def test_a_slice_is_a_function_of_its_key() -> None:
