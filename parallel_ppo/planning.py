@@ -79,19 +79,20 @@ def _trace_path(wanted: Path, root: Path) -> Path:
 def _resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
     """Turns `policy: auto` into a network and checks that it fits the observations."""
     kind: Any = settings.training.policy
+    images = spec.image_shapes
     if kind == "auto":
-        kind = "impala" if spec.is_image else "mlp"
-    if (kind == "mlp") == spec.is_image:
-        what, fitting = ("images", "impala or nature") if spec.is_image else ("vectors", "mlp")
+        kind = "impala" if images else "mlp"
+    if (kind == "mlp") == bool(images):
+        what, fitting = ("images", "impala or nature") if images else ("vectors", "mlp")
         raise InputError(
             f"training.policy: {kind!r} cannot read the {what} of {settings.env.id}; use {fitting}"
         )
-    if kind == "nature" and min(spec.observation_shape[:2]) < NATURE_SMALLEST:
+    if kind == "nature" and min(min(shape[:2]) for shape in images) < NATURE_SMALLEST:
         raise InputError(
             f"training.policy: nature needs images of at least {NATURE_SMALLEST} x {NATURE_SMALLEST}, "
-            f"{settings.env.id} has {spec.observation_shape}; use impala or a resize wrapper"
+            f"{settings.env.id} has {', '.join(map(str, images))}; use impala or a resize wrapper"
         )
-    if settings.training.normalize_observations and spec.is_image:
+    if settings.training.normalize_observations and not spec.vector_shape:
         raise InputError(
             "training.normalize_observations: is for vector observations; images are scaled by 1/255"
         )

@@ -15,6 +15,7 @@ from parallel_ppo.config import to_yaml
 from parallel_ppo.coordinator import Coordinator
 from parallel_ppo.display import Display
 from parallel_ppo.exits import (
+    EnvironmentFault,
     ExitCode,
     InputError,
     Interrupted,
@@ -165,7 +166,7 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
         reason = coordinator.train()
     except Interrupted as interruption:
         code, reason = interruption.code, interruption.signal_name
-    except (NumbersError, RestartsExhausted, StorageError) as problem:
+    except (NumbersError, EnvironmentFault, RestartsExhausted, StorageError) as problem:
         error, code = problem, problem.code
         reason = str(problem).splitlines()[0]
     if code != ExitCode.DONE:

@@ -178,7 +178,8 @@ def adam_step(
 
 def _learn_observations(state: TrainingState) -> None:
     """Slice by slice, in order: the same whoever collected them."""
-    shape, observation = state.settings.shape, state.memory.observation[:-1]
+    shape, memory = state.settings.shape, state.memory
+    observation = memory.spec.vectors(memory.observation[:-1])
     for index in range(shape.num_slices):
         columns = slice(index * shape.slice_envs, (index + 1) * shape.slice_envs)
         rows = observation[:, columns].reshape(-1, observation.shape[-1])
