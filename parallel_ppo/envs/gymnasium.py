@@ -23,7 +23,7 @@ def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env
     """One environment with the user's arguments and wrappers; InputError names what is wrong with it."""
     kwargs = dict(settings.kwargs) | ({"render_mode": render_mode} if render_mode else {})
     try:
-        env = gymnasium.make(settings.id, **kwargs)
+        env = gymnasium.make(settings.id, disable_env_checker=True, **kwargs)  # `Single` checks, in one line
     except Exception as error:
         raise InputError(
             f"env.id: {settings.id} cannot be made ({type(error).__name__}: {one_line(error)})"

@@ -215,9 +215,9 @@ def action_writer(space: spaces.Space, env_id: str) -> ActionWriter:
 def _box_writer(space: spaces.Box) -> ActionWriter:
     """-1 to 1 covers the bounds where both are finite; the environment sees the clipped action, the loss the one drawn."""
     low, high, shape, dtype = space.low.reshape(-1), space.high.reshape(-1), space.shape, space.dtype
-    bounded = np.isfinite(low) & np.isfinite(high)
-    half = np.where(bounded, (high.astype(np.float64) - low) / 2, 1.0).astype(np.float32)
-    middle = np.where(bounded, (high.astype(np.float64) + low) / 2, 0.0).astype(np.float32)
+    is_bounded = np.isfinite(low) & np.isfinite(high)
+    bottom, top = np.where(is_bounded, low, -1.0), np.where(is_bounded, high, 1.0)
+    half, middle = ((top - bottom) / 2).astype(np.float32), ((top + bottom) / 2).astype(np.float32)
     spec = ActionSpec("gaussian", (low.size,), tuple(map(float, low)), tuple(map(float, high)))
 
     def write(row: np.ndarray) -> np.ndarray:
