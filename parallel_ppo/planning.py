@@ -1,17 +1,19 @@
 """Everything that is decided and checked before the first process starts. Needs no torch, so bad input is told at once."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from parallel_ppo.config import Settings, changed_learning_setting, load_settings
-from parallel_ppo.envs.build import probe
+from parallel_ppo.envs.build import probe, step_seconds
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.machine import Machine, read_machine
 from parallel_ppo.placement import Placement, plan_placement
 from parallel_ppo.rundirectory import RunDirectory
+from parallel_ppo.worthwhile import useful_workers
 
 NATURE_SMALLEST = 36  # pixels; below it the last convolution has nothing to read
 
@@ -25,6 +27,7 @@ class Plan(NamedTuple):
     directory: RunDirectory
     resume: bool
     trust: bool
+    inline: bool  # no worker processes: the work is too small for them, or the trainer is the sequential one
     trace: Path | None = None
 
 
@@ -41,7 +44,7 @@ def make_plan(
     spec = probe(settings)
     settings = _resolve_kernels(_freeze_schedules(_resolve_policy(settings, spec)), spec)
     machine = read_machine()
-    placement = _place(settings, kind, machine)
+    placement, inline = _place(settings, kind, machine, spec)
     settings = _resolve_threads(settings, kind, machine, placement)
     if resume is None:
         directory = RunDirectory.new(output, kind, checkpoints)
@@ -56,7 +59,7 @@ def make_plan(
             raise InputError(problem)
     if trace is not None:
         trace = _trace_path(trace, directory.root)
-    return Plan(kind, settings, spec, machine, placement, directory, resume is not None, trust, trace)
+    return Plan(kind, settings, spec, machine, placement, directory, resume is not None, trust, inline, trace)
 
 
 def _trace_path(wanted: Path, root: Path) -> Path:
@@ -102,7 +105,7 @@ def _resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
 def _resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
     """Our own kernels where they fit and compile, torch elsewhere. They round differently, so the choice is saved with the run."""
     if settings.training.kernels == "torch" or (
-        settings.training.kernels == "auto" and settings.training.policy != "impala"
+        settings.training.kernels == "auto" and (settings.training.policy != "impala" or spec.parts)
     ):
         return settings.changed("training", kernels="torch")
     if settings.training.policy != "impala":
@@ -143,16 +146,26 @@ def _freeze_schedules(settings: Settings) -> Settings:
     return settings.changed("training", schedule_steps=steps)
 
 
-def _place(settings: Settings, kind: str, machine: Machine) -> Placement:
+def _place(settings: Settings, kind: str, machine: Machine, spec: EnvSpec) -> tuple[Placement, bool]:
+    """Who works where, and whether there are worker processes at all."""
     workers = settings.parallel.num_workers if kind == "parallel" else 1
     shape = settings.shape
     try:
-        return plan_placement(
+        placement = plan_placement(
             machine,
             num_workers=None if workers == "auto" else workers,
             pinning=settings.hardware.pinning if kind == "parallel" else "none",
             max_useful=max(shape.num_slices, shape.num_lanes),
         )
+        useful = None
+        if kind == "parallel" and workers == "auto":
+            useful = useful_workers(settings, spec, placement.num_workers, lambda: step_seconds(settings.env))
+        if useful is None or useful[0] >= placement.num_workers:
+            return placement, kind != "parallel"
+        number, why = useful
+        pinning = settings.hardware.pinning if number else "none"
+        placement = plan_placement(machine, num_workers=max(1, number), pinning=pinning)
+        return replace(placement, reasons=(f"{why}.", *placement.reasons[1:])), number == 0
     except ValueError as error:
         raise InputError(str(error)) from None
 

@@ -43,7 +43,7 @@ DESCRIPTORS_PER_WORKER = 4
 
 
 def check_resources(plan: Plan, num_parameters: int) -> None:
-    workers = plan.placement.num_workers if plan.kind == "parallel" else 0
+    workers = 0 if plan.inline else plan.placement.num_workers
     need = bytes_needed(plan.settings, plan.spec, num_parameters) + (workers + 1) * PROCESS_BYTES
     for problem in (
         memory_need_error(need, plan.machine),
@@ -143,12 +143,12 @@ def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool]) -> Non
 
 def _header(plan: Plan, pool: Pool) -> list[str]:
     settings, shape = plan.settings, plan.settings.shape
-    who = (
-        f"{pool.num_workers} workers"
-        if plan.kind == "parallel"
-        else f"sequential, {settings.hardware.num_threads} threads"
-    )
+    who = f"{pool.num_workers} workers"
+    if plan.inline:
+        who = "inline" if plan.kind == "parallel" else f"sequential, {settings.hardware.num_threads} threads"
+    chosen = plan.kind == "parallel" and plan.settings.parallel.num_workers == "auto"
     return [
+        *([f"workers: {plan.placement.reasons[0]}"] if chosen else []),
         f"{settings.env.id}  {settings.training.policy}  seed {settings.training.seed}  {who}  -> {plan.directory.root}",
         f"{shape.num_envs} envs x {shape.num_steps} steps, {shape.num_epochs} epochs of {shape.num_minibatches} x {shape.batch_size}, "
         f"{shape.num_slices} slices of {shape.slice_envs}, {shape.num_lanes} lanes of {max(shape.lane_sizes)}",

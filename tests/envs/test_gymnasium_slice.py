@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import sample_envs  # noqa: F401  (registers them)
+import sample_envs
 from gymnasium import spaces
 
 from parallel_ppo.config import EnvSettings
