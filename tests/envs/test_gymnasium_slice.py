@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import sample_envs
+from tests.envs import sample_envs
 from gymnasium import spaces
 
 from parallel_ppo.config import EnvSettings

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-import sample_envs  # noqa: F401  (registers them)
+import tests.envs.sample_envs  # noqa: F401  (registers them)
 import torch
 
 from parallel_ppo.config import Settings, load_settings

@@ -97,6 +97,8 @@ def test_bernoulli_survives_large_logits() -> None:
 
 
 def test_mode() -> None:
-    assert heads.mode(CATEGORICAL, torch.tensor([[0.0, 3.0, 1.0, 2.0, -1.0, 0.0, 4.0]])).tolist() == [[1.0, 2.0]]
+    assert heads.mode(CATEGORICAL, torch.tensor([[0.0, 3.0, 1.0, 2.0, -1.0, 0.0, 4.0]])).tolist() == [
+        [1.0, 2.0]
+    ]
     assert heads.mode(BERNOULLI, torch.tensor([[1.0, -1.0, 2.0]])).tolist() == [[1.0, 0.0, 1.0]]
     assert heads.mode(GAUSSIAN, torch.tensor([[1.0, -1.0, 2.0]])).tolist() == [[1.0, -1.0, 2.0]]
