@@ -258,7 +258,7 @@ def _execute(arguments: argparse.Namespace, kind: str) -> int:
         print(to_yaml(plan.settings), end="")
         return ExitCode.DONE
     nursery = None
-    if kind != "sequential":
+    if not plan.inline:
         from parallel_ppo.nursery import Nursery
 
         nursery = Nursery(plan.settings, plan.spec)  # imports torch while this process does

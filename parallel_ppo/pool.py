@@ -294,7 +294,7 @@ class ProcessPool:
             raise RestartsExhausted(
                 f"worker {member.index} {cause} {member.restarts} times without a completed iteration "
                 f"(iteration {max(self.slice_iteration.values())}, seed {self.settings.training.seed}){': ' + last_line if last_line else ''}"
-                + (f"\n{member.traceback}" if member.traceback else "")
+                + (f"\n{member.traceback}" if "\n" in member.traceback.strip() else "")
             )
         self.on_fault(
             f"worker {member.index} {cause}{': ' + last_line if last_line else ''}; replaced, its work is redone"

@@ -18,6 +18,7 @@ from parallel_ppo.coordinator import Coordinator
 from parallel_ppo.display import Display, make_log
 from parallel_ppo.exits import (
     ClusterError,
+    EnvironmentFault,
     ExitCode,
     InputError,
     Interrupted,
@@ -46,7 +47,7 @@ LONGEST_PATH = 700  # bytes that the first node tells the others, for their logs
 
 
 def check_resources(plan: Plan, num_parameters: int) -> None:
-    workers = plan.placement.num_workers if plan.kind != "sequential" else 0
+    workers = 0 if plan.inline else plan.placement.num_workers
     need = bytes_needed(plan.settings, plan.spec, num_parameters) + (workers + 1) * PROCESS_BYTES
     for problem in (
         memory_need_error(need, plan.machine),
@@ -184,14 +185,14 @@ def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool], cluste
 
 def _header(plan: Plan, pool: Pool) -> list[str]:
     settings, shape = plan.settings, plan.settings.shape
-    who = (
-        f"{pool.num_workers} workers"
-        if plan.kind != "sequential"
-        else f"sequential, {settings.hardware.num_threads} threads"
-    )
+    who = f"{pool.num_workers} workers"
+    if plan.inline:
+        who = "inline" if plan.kind == "parallel" else f"sequential, {settings.hardware.num_threads} threads"
     if plan.node.size > 1:
         who = f"node {plan.node.rank} of {plan.node.size}, {who} here"
+    chosen = plan.kind == "parallel" and plan.settings.parallel.num_workers == "auto"
     return [
+        *([f"workers: {plan.placement.reasons[0]}"] if chosen else []),
         f"{settings.env.id}  {settings.training.policy}  seed {settings.training.seed}  {who}  -> {plan.directory.root}",
         f"{shape.num_envs} envs x {shape.num_steps} steps, {shape.num_epochs} epochs of {shape.num_minibatches} x {shape.batch_size}, "
         f"{shape.num_slices} slices of {shape.slice_envs}, {shape.num_lanes} lanes of {max(shape.lane_sizes)}",
@@ -210,7 +211,7 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
             reason = coordinator.train()
     except Interrupted as interruption:
         code, reason = interruption.code, interruption.signal_name
-    except (NumbersError, RestartsExhausted, StorageError, ClusterError) as problem:
+    except (NumbersError, EnvironmentFault, RestartsExhausted, StorageError, ClusterError) as problem:
         error, code = problem, problem.code
         reason = str(problem).splitlines()[0]
     if code != ExitCode.DONE:

@@ -38,7 +38,7 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
     shape = settings.shape
     t, e, s, lanes, p = shape.num_steps, shape.num_envs, shape.num_slices, shape.num_lanes, num_parameters
     observation, action = spec.observation_shape, (heads.num_components(spec.action),)
-    features = () if spec.is_image else observation
+    features = spec.vector_shape
     partial = settings.cluster.nnodes > 1  # only this node's part of the widest arrays is ever touched
     return [
         Field(
@@ -155,7 +155,7 @@ class Memory:
                     count = int(np.prod(field.shape, dtype=np.int64))
                     array = np.frombuffer(view, field.dtype, count, offsets[field.name]).reshape(field.shape)
                     setattr(self, field.name, array)
-        self.table = {field.name: field for field in table}
+        self.spec, self.table = spec, {field.name: field for field in table}
         if created:
             self.state_stamp.fill(-1)
             self.observation_scale.fill(1)

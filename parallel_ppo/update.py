@@ -186,7 +186,8 @@ def adam_step(
 
 def _learn_observations(state: TrainingState, cluster: Cluster) -> None:
     """Slice by slice, in order: the same whoever collected them."""
-    shape, observation = state.settings.shape, state.memory.observation[:-1]
+    shape, memory = state.settings.shape, state.memory
+    observation = memory.spec.vectors(memory.observation[:-1])
     found = []
     for index in cluster.slices:
         columns = slice(index * shape.slice_envs, (index + 1) * shape.slice_envs)

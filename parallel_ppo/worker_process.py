@@ -11,7 +11,7 @@ import torch
 
 from parallel_ppo.config import Settings
 from parallel_ppo.envs.contract import EnvSpec
-from parallel_ppo.exits import NumbersError
+from parallel_ppo.exits import NumbersError, RunError
 from parallel_ppo.policies.policy import Policy, num_flat
 from parallel_ppo.shared import Memory
 from parallel_ppo.worker import Task, Worker
@@ -67,6 +67,8 @@ def serve(
             channel.send(Done(task, started, time.monotonic(), exact))
     except NumbersError as error:
         _tell(channel, Failed(task, True, f"worker {index}: {error}"))
+    except RunError as error:
+        _tell(channel, Failed(task, False, str(error)))
     except BaseException:
         _tell(channel, Failed(task, False, traceback.format_exc()))
 
