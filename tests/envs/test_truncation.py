@@ -33,7 +33,7 @@ def collected(*, is_cut: bool, value: float, gae_lambda: float, scaled: bool = F
     bind(policy, state.parameters)
     with torch.no_grad():
         policy.value_head.bias.fill_(value)
-    InlinePool(Worker(settings, spec, memory), 0).run([Collect(0, 0)])
+    InlinePool(Worker(settings, spec, memory), range(settings.shape.num_slices), 0).run([Collect(0, 0)])
     write_advantages(state)
     return memory
 
