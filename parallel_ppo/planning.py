@@ -39,7 +39,7 @@ def make_plan(
     trace: Path | None = None,
 ) -> Plan:
     spec = probe(settings)
-    settings = _resolve_kernels(_freeze_schedules(_resolve_policy(settings, spec)), spec)
+    settings = _resolve_kernels(_freeze_schedules(resolve_policy(settings, spec)), spec)
     machine = read_machine()
     placement = _place(settings, kind, machine)
     settings = _resolve_threads(settings, kind, machine, placement)
@@ -76,7 +76,7 @@ def _trace_path(wanted: Path, root: Path) -> Path:
     return wanted
 
 
-def _resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
+def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
     """Turns `policy: auto` into a network and checks that it fits the observations."""
     kind: Any = settings.training.policy
     if kind == "auto":
