@@ -18,8 +18,10 @@ import psutil
 from benchmarks.works import Work
 from parallel_ppo.config import Settings, load_settings
 from parallel_ppo.envs.names import PROCGEN_GAMES
+from parallel_ppo.envs.procgen import SPEC
 from parallel_ppo.machine import Machine
 from parallel_ppo.placement import Placement, plan_placement, set_thread_variables
+from parallel_ppo.planning import resolve_kernels
 
 
 def measure_collection(work: Work, *, repeats: int, machine: Machine) -> dict[str, Any]:
@@ -36,11 +38,10 @@ def measure_collection(work: Work, *, repeats: int, machine: Machine) -> dict[st
 def settings_for(game: str, work: Work) -> Settings:
     flags = {"env.id": game, "env.num_envs": work.num_envs, "training.n_steps": work.num_steps, "training.policy": work.policy,
              "training.batch_size": work.num_envs * work.num_steps}  # fmt: skip
-    return load_settings(file=None, flags=flags)
+    return resolve_kernels(load_settings(file=None, flags=flags), SPEC)
 
 
 def _measure_game(work: Work, game: str, repeats: int, placement: Placement) -> list[dict[str, float]]:
-    from parallel_ppo.envs.procgen import SPEC
     from parallel_ppo.nursery import Nursery
     from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat
     from parallel_ppo.pool import ProcessPool
@@ -129,7 +130,6 @@ def bare_main() -> None:
     import torch
 
     from parallel_ppo.envs.build import make_slice
-    from parallel_ppo.envs.procgen import SPEC
     from parallel_ppo.policies.policy import Policy
 
     torch.set_num_threads(1)
@@ -145,6 +145,7 @@ def bare_main() -> None:
     for _ in sys.stdin:
         with torch.inference_mode():
             for native in natives:
+                policy.pack()
                 for t in range(num_steps):
                     policy(policy.prepare(torch.from_numpy(native.observe()[1]["rgb"]), *nothing))
                     native.act(actions[t])

@@ -93,10 +93,13 @@ class MemoryWatch:
         """Only processes that this one started, directly or not."""
         with contextlib.suppress(psutil.Error):
             self.seen |= set(self.root.children(recursive=True))
-        for process in self.seen:
+        for process in list(self.seen):
             with contextlib.suppress(psutil.Error, OSError):
                 if process.is_running():
                     process.send_signal(signal.SIGKILL)
+        psutil.wait_procs(
+            list(self.seen - {self.root}), timeout=10
+        )  # the root is waited for by who started it
 
 
 def proportional_bytes(pid: int) -> int:

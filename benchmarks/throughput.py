@@ -3,6 +3,7 @@
 
 import argparse
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 def main() -> int:
     arguments = build_parser().parse_args()
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # contenders must not outlive this process
     try:
         return _main(arguments)
     except RunError as error:

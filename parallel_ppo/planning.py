@@ -39,7 +39,7 @@ def make_plan(
     trace: Path | None = None,
 ) -> Plan:
     spec = probe(settings)
-    settings = _resolve_kernels(_freeze_schedules(resolve_policy(settings, spec)), spec)
+    settings = resolve_kernels(_freeze_schedules(resolve_policy(settings, spec)), spec)
     machine = read_machine()
     placement = _place(settings, kind, machine)
     settings = _resolve_threads(settings, kind, machine, placement)
@@ -98,7 +98,7 @@ def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
     return settings.changed("training", policy=kind)
 
 
-def _resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
+def resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
     """Our own kernels where they fit and compile, torch elsewhere. They round differently, so the choice is saved with the run."""
     if settings.training.kernels == "torch" or (
         settings.training.kernels == "auto" and settings.training.policy != "impala"

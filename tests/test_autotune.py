@@ -65,7 +65,7 @@ def test_learning_settings_are_left_alone_unless_allowed() -> None:
 
 
 def test_the_yaml_loads_again(tmp_path) -> None:
-    settings = Settings()
+    settings = load_settings(file=None, flags={})
     trial = Trial(DEFAULT._replace(num_workers=3, pinning="none"), 123.4)
     path = tmp_path / "tuned.yaml"
     path.write_text(autotune.tuned_yaml(settings, trial, DEFAULT))

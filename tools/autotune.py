@@ -153,7 +153,7 @@ def search(
     """One field after the other, each from the best so far. The default comes first and is measured whatever the time."""
     trials = [measure(default)]
     for field, values in tried:
-        start = choose(trials).candidate
+        start = choose(trials).candidate if any(trial.steps_per_second for trial in trials) else default
         for value in values:
             if is_over():
                 return trials
