@@ -47,7 +47,7 @@ def make_plan(
 ) -> Plan:
     settings = settings.changed("cluster", nnodes=node.size)
     spec = probe(settings)
-    settings = _resolve_kernels(_freeze_schedules(_resolve_policy(settings, spec)), spec)
+    settings = resolve_kernels(_freeze_schedules(resolve_policy(settings, spec)), spec)
     machine = read_machine()
     placement, inline = _place(settings, kind, machine, spec)
     settings = _resolve_threads(settings, kind, machine, placement)
@@ -107,7 +107,7 @@ def share_host(plan: Plan, index: int, count: int) -> Plan:
     return plan._replace(placement=placement)
 
 
-def _resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
+def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
     """Turns `policy: auto` into a network and checks that it fits the observations."""
     kind: Any = settings.training.policy
     images = spec.image_shapes
@@ -130,7 +130,7 @@ def _resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
     return settings.changed("training", policy=kind)
 
 
-def _resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
+def resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
     """Our own kernels where they fit and compile, torch elsewhere. They round differently, so the choice is saved with the run."""
     if settings.training.kernels == "torch" or (
         settings.training.kernels == "auto" and settings.training.policy != "impala"
