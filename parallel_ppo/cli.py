@@ -1,6 +1,7 @@
 """The training commands: flags -> plan -> run. Nothing here imports torch before the input is known to be good."""
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,9 +9,11 @@ from typing import Any, NoReturn
 
 import yaml
 
-from parallel_ppo.config import STOP_CONDITIONS, Settings, load_settings, read_yaml, to_yaml
+from parallel_ppo.config import STOP_CONDITIONS, Settings, check_sections, load_settings, read_yaml, to_yaml
 from parallel_ppo.envs import names
 from parallel_ppo.exits import ExitCode, InputError, RunError
+from parallel_ppo.requeue import Requeue
+from parallel_ppo.signals import Signals
 
 CONFIG = Path(__file__).resolve().parent.parent / "config"
 DEFAULT_HOURS = 1.0
@@ -62,6 +65,34 @@ SEQUENTIAL_FLAGS = {
         "torch threads; 1 gives the same bits as parallel",
     ),
 }
+
+
+class SteadyStream:
+    """Output that nobody reads any more (a closed pipe, a lost terminal) must not end a run."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def keep_writing() -> None:
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, SteadyStream):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")
+            setattr(sys, name, SteadyStream(stream))
 
 
 class Parser(argparse.ArgumentParser):
@@ -119,6 +150,11 @@ def build_parser(description: str, flags: dict[str, tuple[str, Any, str]], examp
     parser.add_argument(
         "--trust-checkpoint", action="store_true", help="resume environment states that another user wrote"
     )
+    parser.add_argument(
+        "--requeue",
+        action="store_true",
+        help="when preempted, ask SLURM to start this job again; then continue what --output-dir holds",
+    )
     return parser
 
 
@@ -154,6 +190,7 @@ def settings_from(arguments: argparse.Namespace, kind: str, say: Any) -> Setting
                 f"--resume {arguments.resume}: no such directory; expected the directory of an earlier run"
             )
         base = read_yaml(arguments.resume / "config.yaml")
+        check_sections(base, str(arguments.resume / "config.yaml"))
         if any(f"training.{stop}" in flags for stop in STOP_CONDITIONS):
             base["training"] = {
                 key: value for key, value in base.get("training", {}).items() if key not in STOP_CONDITIONS
@@ -170,19 +207,27 @@ def settings_from(arguments: argparse.Namespace, kind: str, say: Any) -> Setting
 
 def execute(parser: Parser, kind: str, argv: Sequence[str] | None = None) -> int:
     """What every training script calls. One line and an exit code for whatever goes wrong."""
+    keep_writing()
+    signals = Signals()
     try:
-        return _execute(parser.parse_args(argv), kind)
+        return _execute(parser.parse_args(argv), kind, signals)
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return int(error.code)
+    finally:
+        signals.close()
 
 
-def _execute(arguments: argparse.Namespace, kind: str) -> int:
+def _execute(arguments: argparse.Namespace, kind: str, signals: Signals) -> int:
     from parallel_ppo.placement import set_thread_variables
     from parallel_ppo.planning import make_plan
 
     set_thread_variables(1)
     say = (lambda line: None) if arguments.quiet or arguments.print_config else print
+    requeue = Requeue(arguments.requeue)
+    signals.before_leaving = requeue.ask_if_preempted
+    if requeue.should_continue(arguments.output_dir) and arguments.resume is None:
+        arguments.resume, arguments.output_dir = arguments.output_dir, None
     settings = settings_from(arguments, kind, say)
     output = getattr(arguments, "log_dir", None) or arguments.output_dir
     if output is None and arguments.resume is None:
@@ -208,7 +253,9 @@ def _execute(arguments: argparse.Namespace, kind: str) -> int:
         from parallel_ppo import session
         from parallel_ppo.display import make_display
 
-        return int(session.run(plan, make_display(arguments.quiet), nursery))
+        code = session.run(plan, make_display(arguments.quiet), nursery, signals)
+        requeue.ask_if_preempted(code)
+        return int(code)
     finally:
         if nursery is not None:
             nursery.close()

@@ -28,14 +28,15 @@ class Coordinator:
         self.settings, self.state, self.pool = settings, state, pool
         self.budget, self.recorder, self.signals = budget, recorder, signals
         self.snapshot: Snapshot = state.snapshot()
+        self.earlier_restarts = state.counters.worker_restarts
 
     def train(self) -> str:
         """Runs until a budget is spent and returns which one. Leaves by an exception with `snapshot` intact."""
         self.recorder.save(self.snapshot)
         self.budget.start(self.state.counters)
         while (reason := self.budget.spent(self.state.counters)) is None:
-            with self.signals.interruptible():
-                finished = self.iterate()
+            self.signals.check()
+            finished = self.iterate()
             self.recorder.record(self.state, self.pool, finished)
             self.snapshot = self.state.snapshot()
             self.recorder.save_if_due(self.snapshot)
@@ -56,6 +57,7 @@ class Coordinator:
         counters.env_steps += shape.steps_per_iteration
         counters.bit_exact &= self.pool.exact
         counters.wall_time = self.budget.elapsed()
+        counters.worker_restarts = self.earlier_restarts + self.pool.restarts
         self.pool.iteration_done()
         return Iteration(
             episodes, result.columns, began, collected, learned, result.seconds_alone, spans + result.spans

@@ -1,8 +1,11 @@
 """One session of a run: check, build, train, and leave everything in order however it ends."""
 
 import contextlib
+import json
 import os
+import shutil
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -10,16 +13,13 @@ import torch
 
 from parallel_ppo import checkpoint
 from parallel_ppo.budget import Budget
-from parallel_ppo.checkpoint import write_atomically
-from parallel_ppo.config import to_yaml
+from parallel_ppo.config import learning_settings, to_yaml
 from parallel_ppo.coordinator import Coordinator
 from parallel_ppo.display import Display
 from parallel_ppo.exits import (
     ExitCode,
     InputError,
     Interrupted,
-    NumbersError,
-    RestartsExhausted,
     RunError,
     StorageError,
 )
@@ -38,82 +38,134 @@ PROCESS_BYTES = 300_000_000  # what a worker needs beside the shared memory, rou
 DESCRIPTORS_PER_WORKER = 4
 
 
+def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
+    """One line when the disk has no room for the checkpoints that will be kept and the one being written."""
+    settings, spec = plan.settings, plan.spec
+    observation = int(np.prod(spec.observation_shape)) * np.dtype(spec.observation_dtype).itemsize
+    one = 12 * num_parameters + settings.env.num_envs * (observation + min(spec.state_bytes, 65536))
+    need = one * (min(settings.logging.keep_checkpoints, 3) + 2)
+    place = plan.directory.checkpoints
+    while not place.exists():
+        place = place.parent
+    free = shutil.disk_usage(place).free
+    if free >= need:
+        return None
+    return (
+        f"{plan.directory.checkpoints}: the run's checkpoints need {need:,} bytes of disk but {free:,} are free: "
+        "free some space, lower logging.keep_checkpoints, or give another --output-dir"
+    )
+
+
 def check_resources(plan: Plan, num_parameters: int) -> None:
     workers = plan.placement.num_workers if plan.kind == "parallel" else 0
     need = bytes_needed(plan.settings, plan.spec, num_parameters) + (workers + 1) * PROCESS_BYTES
     for problem in (
         memory_need_error(need, plan.machine),
         descriptor_need_error(64 + DESCRIPTORS_PER_WORKER * workers, plan.machine),
+        disk_need_error(plan, num_parameters),
     ):
         if problem is not None:
             raise InputError(problem)
 
 
-def run(plan: Plan, display: Display, nursery: Nursery | None) -> ExitCode:
+def run(plan: Plan, display: Display, nursery: Nursery | None, signals: Signals) -> ExitCode:
     """Trains. `nursery` is already warming up (None: everything happens in this process)."""
     settings = plan.settings
     torch.set_num_threads(1)
+    with torch.device("meta"):  # counts without allocating
+        check_resources(plan, num_flat(Policy(settings, plan.spec)))
     policy = Policy(settings, plan.spec)
-    check_resources(plan, num_flat(policy))
     memory = Memory(settings, plan.spec, num_flat(policy))
     settled = settle(memory, lock=settings.hardware.lock_memory, huge_pages=settings.hardware.huge_pages)
     state = TrainingState(settings, memory)
     bind(policy, state.parameters)
-    signals, budget = Signals(), Budget(settings.training)
+    budget = Budget(settings.training)
     with contextlib.ExitStack() as stack:
-        stack.callback(signals.close)
         stack.callback(plan.directory.close)
-        if plan.resume:
-            plan.directory.open()
-            _resume(plan, state, policy, display)
-        else:
+        plan.directory.open()
+        if not (plan.resume and _resume(plan, state, policy, display)):
             initialise(policy, state.parameters, settings.training.seed)
-            plan.directory.open()
-        write_atomically(plan.directory.root / "config.yaml", to_yaml(settings).encode())
-        pool = _start_pool(plan, memory, state, nursery, display)
+        plan.directory.write(plan.directory.root / "config.yaml", to_yaml(settings).encode())
+        pool = _start_pool(plan, memory, state, nursery, display, signals)
         stack.callback(pool.close)
         _describe(plan, state, settled)
-        recorder = Recorder(
-            settings, plan.spec, policy, plan.directory, display, budget, state.counters.iteration
-        )
+        recorder = _make_recorder(plan, policy, display, budget, state.counters.iteration)
         stack.callback(recorder.close)
+        signals.started()
         display.start(_header(plan, pool))
         stack.callback(display.close)
         return _train(plan, Coordinator(settings, state, pool, budget, recorder, signals), policy, display)
 
 
-def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) -> None:
-    path, snapshot, weights, refused = checkpoint.newest(
-        plan.directory.checkpoints, trust=plan.trust, like=state.snapshot()
+def _make_recorder(
+    plan: Plan, policy: Policy, display: Display, budget: Budget, last_iteration: int
+) -> Recorder:
+    try:
+        return Recorder(plan.settings, plan.spec, policy, plan.directory, display, budget, last_iteration)
+    except OSError as error:
+        raise StorageError(f"{plan.directory.root}: the logs cannot be written ({error})") from None
+
+
+def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) -> bool:
+    """False when the run was ended before its first checkpoint: it starts again, and nothing is lost."""
+
+    def flat(weights: dict[str, np.ndarray]) -> torch.Tensor:
+        vector = torch.zeros(len(state.parameters))
+        for name, view in views(policy, vector).items():
+            view.copy_(torch.from_numpy(weights[name]))
+        return vector
+
+    shapes = {name: tuple(view.shape) for name, view in views(policy, state.parameters).items()}
+    expected = checkpoint.Expected(
+        state.snapshot(),
+        shapes,
+        learning_settings(plan.settings),
+        lambda weights: sha256(policy, flat(weights)),
     )
+    found = checkpoint.newest(plan.directory.checkpoints, trust=plan.trust, expected=expected)
+    if found is None:
+        if plan.directory.has_begun:
+            raise InputError(f"{plan.directory.checkpoints}: holds no checkpoint; it was moved or deleted")
+        display.note(f"{plan.directory.root} has no checkpoint yet: starting from the beginning")
+        return False
+    path, snapshot, weights, refused = found
     for line in refused:
-        display.warn(f"{line}; an older checkpoint is used")
-    flat = np.zeros(len(state.parameters), np.float32)
-    for name, view in views(policy, torch.from_numpy(flat)).items():
-        if (
-            name not in weights
-            or weights[name].shape != tuple(view.shape)
-            or weights[name].dtype != np.float32
-        ):
-            raise InputError(
-                f"{path}: its policy has no {name} of shape {tuple(view.shape)}; it belongs to another network"
-            )
-        view.copy_(torch.from_numpy(weights[name]))
-    snapshot.arrays["parameters"] = flat
+        display.warn(f"{line}; {path.name} is used instead")
+    snapshot.arrays["parameters"] = flat(weights).numpy()
     state.restore(snapshot)
     display.note(f"resuming {plan.directory.root} from step {state.counters.env_steps:,}")
+    return True
+
+
+def _tell_fault(plan: Plan, display: Display) -> Callable[[dict[str, Any]], None]:
+    """Every lost worker is worth a warning, and a line in faults.jsonl."""
+
+    def tell(event: dict[str, Any]) -> None:
+        if "line" in event:
+            display.warn(event["line"])
+        record = {key: value for key, value in event.items() if key != "line"}
+        with contextlib.suppress(OSError), open(plan.directory.root / "faults.jsonl", "a") as file:
+            file.write(json.dumps(record) + "\n")
+
+    return tell
 
 
 def _start_pool(
-    plan: Plan, memory: Memory, state: TrainingState, nursery: Nursery | None, display: Display
+    plan: Plan,
+    memory: Memory,
+    state: TrainingState,
+    nursery: Nursery | None,
+    display: Display,
+    signals: Signals,
 ) -> Pool:
     first = state.counters.iteration
     if nursery is None:
         threads = plan.settings.hardware.num_threads
         assert isinstance(threads, int)
         torch.set_num_threads(threads)
-        return InlinePool(Worker(plan.settings, plan.spec, memory), first)
-    return ProcessPool(plan.settings, memory, nursery, list(plan.placement.worker_cpus), first, display.warn)
+        return InlinePool(Worker(plan.settings, plan.spec, memory), first, signals)
+    cpus, tell = list(plan.placement.worker_cpus), _tell_fault(plan, display)
+    return ProcessPool(plan.settings, memory, nursery, cpus, first, signals, tell)
 
 
 def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool]) -> None:
@@ -152,20 +204,28 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
         reason = coordinator.train()
     except Interrupted as interruption:
         code, reason = interruption.code, interruption.signal_name
-    except (NumbersError, RestartsExhausted, StorageError) as problem:
+    except RunError as problem:
         error, code = problem, problem.code
         reason = str(problem).splitlines()[0]
+    except Exception:  # a mistake of ours; what was learned is not to blame
+        coordinator.pool.close()
+        _save_end(plan, coordinator, display)
+        display.close()
+        raise
     if code != ExitCode.DONE:
         coordinator.pool.close()
         coordinator.state.rewind(coordinator.snapshot)
     saved = _save_end(plan, coordinator, display)
+    if code == ExitCode.DONE and not saved:
+        code, reason = ExitCode.STORAGE, "the last checkpoint could not be written"
+        error = StorageError(f"{plan.directory.checkpoints}: {reason}; free some space and use --resume")
     _summarize(plan, coordinator, policy, reason, code)
     display.close()
     if error is not None:
         raise error
     counters = coordinator.state.counters
     how = {ExitCode.DONE: "done", ExitCode.INTERRUPTED: "interrupted", ExitCode.PREEMPTED: "preempted"}[code]
-    after = f"; continue with --resume {plan.directory.root}" if code != ExitCode.DONE and saved else ""
+    after = f"; continue with --resume {plan.directory.root}" if code != ExitCode.DONE else ""
     display.note(
         f"{how}: {counters.env_steps:,} steps in {counters.wall_time:.0f} s, results in {plan.directory.root}{after}"
     )
@@ -197,7 +257,7 @@ def _summarize(plan: Plan, coordinator: Coordinator, policy: Policy, reason: str
         "fps_mean": counters.env_steps / counters.wall_time if counters.wall_time else None,
         "policy_sha256": sha256(policy, state.parameters),
         "final_return_mean": sum(returns) / len(returns) if returns else None,
-        "best_return": counters.best_return,
+        "best_return": coordinator.snapshot.counters["best_return"],
         "num_workers": coordinator.pool.num_workers,
         "num_threads": plan.settings.hardware.num_threads if plan.kind == "sequential" else 1,
         "world_size": 1,
@@ -206,7 +266,7 @@ def _summarize(plan: Plan, coordinator: Coordinator, policy: Policy, reason: str
         "bit_exact": counters.bit_exact
         and coordinator.pool.exact
         and plan.settings.training.schedule_by != "time",
-        "worker_restarts": counters.worker_restarts + coordinator.pool.restarts,
+        "worker_restarts": coordinator.earlier_restarts + coordinator.pool.restarts,
         "peak_rss_mb": recorder.meter.peak_rss_mb,
         "checkpoint_seconds": recorder.checkpoint_seconds,
     }
