@@ -190,8 +190,10 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         if manifest["format"] != FORMAT:
             shown = repr(manifest["format"])[:40]
             raise Damaged(f"{file} has the format {shown}, this version reads {FORMAT}")
-        if not _are_counters(manifest["counters"]):
+        counters = Counters(**manifest["counters"])  # TypeError for a name nobody knows
+        if not _are_possible(counters):
             raise Damaged(f"{file} has impossible counters")
+        manifest["counters"] = vars(counters)
         for name in FILES:
             entry = manifest["files"][name]
             if type(entry["bytes"]) is not int or not isinstance(entry["sha256"], str):
@@ -205,8 +207,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         raise Damaged(f"{file} is not a manifest ({type(error).__name__})") from None
 
 
-def _are_counters(values: dict[str, Any]) -> bool:
-    counters = Counters(**values)  # TypeError for a name nobody knows
+def _are_possible(counters: Counters) -> bool:
     whole = (
         counters.iteration,
         counters.env_steps,

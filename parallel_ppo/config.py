@@ -217,6 +217,7 @@ _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
 )
 MAX_CONFIG_BYTES = 100_000
+MAX_DEPTH = 50
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -225,6 +226,10 @@ def read_yaml(path: Path) -> dict[str, Any]:
         if "&" in text and re.search(r"(^|[\s\[{,:-])[&*]\w", text):
             raise InputError(
                 f"{path}: uses YAML anchors or aliases, which are not allowed here; write the values out"
+            )
+        if _depth(text) > MAX_DEPTH:
+            raise InputError(
+                f"{path}: nests more than {MAX_DEPTH} deep; expected sections of keys and values"
             )
         content = yaml.load(text, Loader=_Loader)
     except InputError:
@@ -247,6 +252,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"{path}: expected sections ({', '.join(Settings.model_fields)}), got a {type(content).__name__}"
         )
     return content
+
+
+def _depth(text: str) -> int:
+    """Of brackets and of lists in one line, roughly. PyYAML takes seconds for a few thousand of them."""
+    deepest, depth = max((len(run) // 2 for run in re.findall(r"(?:[-?:] +)+", text)), default=0), 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def nested(flat: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -51,13 +51,15 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
         raise Damaged(f"{path} is missing") from None
     except (OSError, ValueError) as error:
         raise Damaged(f"{path} cannot be read ({error})") from None
-    with open(descriptor, "rb") as file:
+    try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             raise Damaged(f"{path} is not a regular file")
         if status.st_size > max_bytes:
             raise Damaged(f"{path} has {status.st_size:,} bytes, expected at most {max_bytes:,}")
-        try:
+        with open(descriptor, "rb", closefd=False) as file:
             return file.read(max_bytes + 1)
-        except OSError as error:
-            raise Damaged(f"{path} cannot be read ({error.strerror})") from None
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read ({error.strerror})") from None
+    finally:
+        os.close(descriptor)

@@ -47,7 +47,8 @@ def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
     place = plan.directory.checkpoints
     while not place.exists():
         place = place.parent
-    free = shutil.disk_usage(place).free
+    kept = [file for step in checkpoint.steps(plan.directory.checkpoints) for file in step.glob("*")]
+    free = shutil.disk_usage(place).free + sum(file.lstat().st_size for file in kept)  # older ones make room
     if free >= need:
         return None
     return (
@@ -215,7 +216,7 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
     if code != ExitCode.DONE:
         coordinator.pool.close()
         coordinator.state.rewind(coordinator.snapshot)
-    saved = _save_end(plan, coordinator, display)
+    saved = code != ExitCode.STORAGE and _save_end(plan, coordinator, display)
     if code == ExitCode.DONE and not saved:
         code, reason = ExitCode.STORAGE, "the last checkpoint could not be written"
         error = StorageError(f"{plan.directory.checkpoints}: {reason}; free some space and use --resume")
