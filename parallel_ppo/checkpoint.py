@@ -22,11 +22,9 @@ from safetensors import numpy as safetensors
 
 from parallel_ppo import faults
 from parallel_ppo.exits import InputError, StorageError
-from parallel_ppo.files import Damaged, read_regular, sync_directory, write_atomically, write_durably
+from parallel_ppo.files import Damaged, read_regular, sync_directory, write_durably
 from parallel_ppo.state import RECENT, Counters, Snapshot
 from parallel_ppo.userkey import signature
-
-__all__ = ["POLICY", "Damaged", "Expected", "Keeper", "newest", "parse_arrays", "steps", "write_atomically"]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -232,6 +230,11 @@ def _read_file(path: Path, name: str, manifest: dict[str, Any], max_bytes: int) 
     if hashlib.sha256(data).hexdigest() != entry["sha256"]:
         raise Damaged(f"{file} does not match its checksum")
     return data
+
+
+def read_policy(path: Path, max_bytes: int) -> bytes:
+    """The policy of the checkpoint `step_<n>/`, as its manifest describes it."""
+    return _read_file(path, POLICY, _read_manifest(path), max_bytes)
 
 
 def parse_arrays(data: bytes, what: str) -> dict[str, np.ndarray]:

@@ -146,6 +146,14 @@ def build_parser(description: str, flags: dict[str, tuple[str, Any, str]], examp
     parser.add_argument(
         "--print-config", action="store_true", help="print the resolved settings as YAML and leave"
     )
+    parser.add_argument(
+        "--trace",
+        type=Path,
+        nargs="?",
+        const=Path(),
+        metavar="FILE",
+        help="write every phase and wait for ui.perfetto.dev (default: trace-N.json in the run directory)",
+    )
     parser.add_argument("--quiet", action="store_true", help="say nothing but warnings and errors")
     parser.add_argument(
         "--trust-checkpoint", action="store_true", help="resume environment states that another user wrote"
@@ -240,6 +248,7 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals) -> int:
         checkpoints=checkpoints,
         resume=arguments.resume,
         trust=arguments.trust_checkpoint,
+        trace=arguments.trace,
     )
     if arguments.print_config:
         print(to_yaml(plan.settings), end="")

@@ -66,6 +66,7 @@ class TrainingSettings(Section):
     lane_samples: Positive | None = None
     policy: Literal["auto", "impala", "nature", "mlp"] = "auto"
     hidden_sizes: Annotated[list[Annotated[int, Field(ge=1, le=65536)]], Field(max_length=64)] = [64, 64]
+    kernels: Literal["auto", "torch", "native"] = "auto"
     learning_rate: PositiveFloat = 5e-4
     learning_rate_schedule: Literal["constant", "linear"] = "constant"
     clip_range: PositiveFloat = 0.2
@@ -109,6 +110,15 @@ class LoggingSettings(Section):
     keep_checkpoints: Positive = 3
 
 
+class EvaluationSettings(Section):
+    """Episodes during training that are only looked at; never a learning setting."""
+
+    interval: Positive | None = None
+    num_episodes: Annotated[int, Field(ge=1, le=1_000_000)] = 32
+    deterministic: bool = False
+    max_steps: Annotated[int, Field(ge=1, le=100_000_000)] = 100_000
+
+
 class Settings(Section):
     """The resolved configuration of a run."""
 
@@ -117,13 +127,16 @@ class Settings(Section):
     parallel: ParallelSettings = ParallelSettings()
     hardware: HardwareSettings = HardwareSettings()
     logging: LoggingSettings = LoggingSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
 
     @cached_property
     def shape(self) -> Shape:
         return derive_shape(self)
 
     def changed(self, section: str, **values: Any) -> Settings:
-        return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
+        copy = self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
+        copy.__dict__.pop("shape", None)  # a copy takes cached values along, and the shape may change
+        return copy
 
 
 class Shape(NamedTuple):

@@ -5,6 +5,7 @@ import time
 from parallel_ppo.budget import Budget
 from parallel_ppo.config import Settings
 from parallel_ppo.episodes import finished_episodes
+from parallel_ppo.generalization import evaluate_if_due
 from parallel_ppo.pool import Pool
 from parallel_ppo.recorder import Iteration, Recorder
 from parallel_ppo.signals import Signals
@@ -38,6 +39,7 @@ class Coordinator:
             self.signals.check()
             finished = self.iterate()
             self.recorder.record(self.state, self.pool, finished)
+            self.recorder.phase("snapshot")
             self.snapshot = self.state.snapshot()
             self.recorder.save_if_due(self.snapshot)
         return reason
@@ -52,13 +54,14 @@ class Coordinator:
         self.recorder.phase("update")
         result = update(state, self.pool, schedules)
         learned = time.monotonic()
+        self.recorder.phase("episodes")
         episodes = finished_episodes(state, state.memory)
         counters.iteration += 1
         counters.env_steps += shape.steps_per_iteration
         counters.bit_exact &= self.pool.exact
+        evaluated = evaluate_if_due(state, self.pool, self.recorder.phase)
         counters.wall_time = self.budget.elapsed()
         counters.worker_restarts = self.earlier_restarts + self.pool.restarts
         self.pool.iteration_done()
-        return Iteration(
-            episodes, result.columns, began, collected, learned, result.seconds_alone, spans + result.spans
-        )
+        timing = began, collected, learned, result.phases
+        return Iteration(episodes, result.columns, evaluated, *timing, spans + result.spans)

@@ -28,12 +28,22 @@ NOT_LEARNING = frozenset(
         "t_learn",
         "t_sync",
         "t_coordinator",
+        "t_eval",
         "wall_time",
         "cpu_percent",
         "rss_mb",
         "num_workers",
         "world_size",
         "idle_share",
+        "idle_collect",
+        "idle_collect_worst",
+        "idle_update",
+        "idle_update_worst",
+        "idle_workers",
+        "share_collect",
+        "share_gradients",
+        "share_reduce",
+        "share_coordinator",
     ]
 )
 
@@ -104,19 +114,28 @@ class JsonlLog:
 
 
 class TensorBoardLog:
-    """A picture of the JSONL files; rebuilt from them when a run is resumed. Without a thread: nothing is written late."""
+    """A picture of the JSONL files; rebuilt from them when a run is resumed. Without a thread: nothing is written late.
+
+    Opened by the first write: TensorBoard's import would delay the first environment step.
+    """
 
     def __init__(self, directory: Path, records: list[Record], episodes: list[Record]) -> None:
+        self.directory, self.earlier = directory, (records, episodes)
+        self.writer: Any = None
+
+    def _open(self) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         self.event, self.summary = Event, Summary
-        for stale in directory.glob("events.out.tfevents.*"):
+        for stale in self.directory.glob("events.out.tfevents.*"):
             stale.unlink()
-        self.file = open(directory / f"events.out.tfevents.{int(time.time())}.{os.getpid()}", "wb")  # noqa: SIM115
+        name = f"events.out.tfevents.{int(time.time())}.{os.getpid()}"
+        self.file = open(self.directory / name, "wb")  # noqa: SIM115
         self.writer = RecordWriter(self.file)
         self.writer.write(Event(file_version="brain.Event:2").SerializeToString())
+        (records, episodes), self.earlier = self.earlier, ([], [])
         for episode in episodes:
             self.episode(episode)
         for record in records:
@@ -134,6 +153,8 @@ class TensorBoardLog:
 
     def _write(self, step: Any, values: list[tuple[str, Any]]) -> None:
         """Records may have been edited by hand: what cannot be drawn is left out."""
+        if self.writer is None:
+            self._open()
         drawn = [
             self.summary.Value(tag=name, simple_value=float(value))
             for name, value in values
@@ -143,8 +164,9 @@ class TensorBoardLog:
             self.writer.write(self.event(step=step, summary=self.summary(value=drawn)).SerializeToString())
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self.file.close()
+        if self.writer is not None:
+            with contextlib.suppress(OSError):
+                self.file.close()
 
 
 class ResourceMeter:

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -161,11 +162,19 @@ def main() -> None:
     hello = json.loads(channel.recv(PACKET))
     sys.path[:] = hello["path"]
     settings, spec = Settings.model_validate(hello["settings"]), EnvSpec.from_json(hello["spec"])
-    import parallel_ppo.worker_process  # noqa: F401  (torch, once for all workers)
+    _import_everything(settings)
+    _serve(channel, settings, spec)
+
+
+def _import_everything(settings: Settings) -> None:
+    """Once for all workers. Loading an environment's library and pictures is native code, so it goes on beside the import of torch."""
     from parallel_ppo.envs.build import warm_up
 
-    warm_up(settings)
-    _serve(channel, settings, spec)
+    loading = threading.Thread(target=warm_up, args=(settings,))
+    loading.start()
+    import parallel_ppo.worker_process  # noqa: F401
+
+    loading.join()  # no thread may run when workers are forked
 
 
 def _serve(channel: socket.socket, settings: Settings, spec: EnvSpec) -> None:

@@ -1,5 +1,6 @@
 """Everything that is decided and checked before the first process starts. Needs no torch, so bad input is told at once."""
 
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -7,6 +8,7 @@ from parallel_ppo.config import Settings, changed_learning_setting, load_setting
 from parallel_ppo.envs.build import probe
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import InputError
+from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.machine import Machine, read_machine
 from parallel_ppo.placement import Placement, plan_placement
 from parallel_ppo.rundirectory import RunDirectory
@@ -23,6 +25,7 @@ class Plan(NamedTuple):
     directory: RunDirectory
     resume: bool
     trust: bool
+    trace: Path | None = None
 
 
 def make_plan(
@@ -33,9 +36,10 @@ def make_plan(
     checkpoints: Path | None = None,
     resume: Path | None = None,
     trust: bool = False,
+    trace: Path | None = None,
 ) -> Plan:
     spec = probe(settings)
-    settings = _freeze_schedules(_resolve_policy(settings, spec))
+    settings = _resolve_kernels(_freeze_schedules(_resolve_policy(settings, spec)), spec)
     machine = read_machine()
     placement = _place(settings, kind, machine)
     settings = _resolve_threads(settings, kind, machine, placement)
@@ -50,7 +54,26 @@ def make_plan(
         problem = changed_learning_setting(load_settings(file=resume / "config.yaml", flags={}), settings)
         if problem is not None:
             raise InputError(problem)
-    return Plan(kind, settings, spec, machine, placement, directory, resume is not None, trust)
+    if trace is not None:
+        trace = _trace_path(trace, directory.root)
+    return Plan(kind, settings, spec, machine, placement, directory, resume is not None, trust, trace)
+
+
+def _trace_path(wanted: Path, root: Path) -> Path:
+    """The file that was named, or (`.` stands for none) the next free trace-N.json of the run directory."""
+    if wanted == Path():
+        number = 1
+        while (root / f"trace-{number}.json").exists():
+            number += 1
+        return root / f"trace-{number}.json"
+    if wanted.exists():
+        raise InputError(f"--trace {wanted}: exists already; give another name or remove it")
+    parent = wanted.absolute().parent
+    if not (parent.is_dir() and os.access(parent, os.W_OK)):
+        raise InputError(
+            f"--trace {wanted}: {parent} is not a directory that can be written; give another place"
+        )
+    return wanted
 
 
 def _resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
@@ -73,6 +96,27 @@ def _resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
             "training.normalize_observations: is for vector observations; images are scaled by 1/255"
         )
     return settings.changed("training", policy=kind)
+
+
+def _resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
+    """Our own kernels where they fit and compile, torch elsewhere. They round differently, so the choice is saved with the run."""
+    if settings.training.kernels == "torch" or (
+        settings.training.kernels == "auto" and settings.training.policy != "impala"
+    ):
+        return settings.changed("training", kernels="torch")
+    if settings.training.policy != "impala":
+        raise InputError(
+            f"training.kernels: native computes the impala network, not {settings.training.policy}; use auto or torch"
+        )
+    height, width, channels = spec.observation_shape
+    reason = unusable(height=height, width=width, channels=channels)
+    if reason is None:
+        return settings.changed("training", kernels="native")
+    if settings.training.kernels == "native":
+        raise InputError(
+            f"training.kernels: native cannot be used here ({' '.join(reason.split())[:200]}); use auto or torch"
+        )
+    return settings.changed("training", kernels="torch")
 
 
 def _freeze_schedules(settings: Settings) -> Settings:

@@ -1,6 +1,6 @@
 """The processes that work: started, asked, watched, replaced, stopped. And the inline pool: the same without processes.
 
-A task is pinned to the worker that owns the slice (`Open`, `Collect`) or free (`Gradient`, `Reduce`): free tasks go to the owner
+A task is pinned to the worker that owns the slice (`Open`, `Collect`) or free (`Gradient`, `Reduce`, `Evaluate`): free tasks go to the owner
 of their slice first and to whoever is idle after that. A worker that dies, hangs, stops or raises is killed, confirmed dead and
 replaced; its slices are restored to where the iteration started and its tasks are asked again.
 """
@@ -24,8 +24,8 @@ from parallel_ppo.config import Settings
 from parallel_ppo.exits import NumbersError, RestartsExhausted, RunError
 from parallel_ppo.nursery import Child, Nursery, NurseryLost, is_stopped
 from parallel_ppo.shared import Memory
-from parallel_ppo.signals import Signals
-from parallel_ppo.worker import Collect, Gradient, Open, Task, Worker
+from parallel_ppo.signals import NoSignals
+from parallel_ppo.worker import Collect, Evaluate, Gradient, Open, Task, Worker
 from parallel_ppo.worker_process import Done, Failed
 
 DEPTH = 2  # tasks in a worker's hands: one to do and one waiting, so that it never idles between them
@@ -67,8 +67,8 @@ class Pool(Protocol):
 class InlinePool:
     """Everything in this process, one task after the other."""
 
-    def __init__(self, worker: Worker, first_iteration: int, signals: Signals) -> None:
-        self.worker, self.signals = worker, signals
+    def __init__(self, worker: Worker, first_iteration: int, signals: NoSignals | None = None) -> None:
+        self.worker, self.signals = worker, signals or NoSignals()
         self.num_workers, self.restarts = 1, 0
         slices = range(worker.shape.num_slices)
         self.exact = all([worker.run(_open(worker.memory, index, first_iteration)) for index in slices])
@@ -152,13 +152,14 @@ class ProcessPool:
         nursery: Nursery,
         cpus: list[int | None],
         first_iteration: int,
-        signals: Signals,
-        on_fault: Callable[[dict[str, Any]], None],
+        on_fault: Callable[[str], None],
+        signals: NoSignals | None = None,
+        on_event: Callable[[dict[str, Any]], None] = lambda event: None,
     ) -> None:
-        """`on_fault` hears of every worker that was lost, and again when it is replaced."""
+        """`on_fault` gets a line for every worker that is lost; `on_event` the facts, and again when it is replaced."""
         self.settings, self.memory, self.nursery, self.on_fault = settings, memory, nursery, on_fault
-        self.signals = signals
-        nursery.check = signals.check
+        self.signals, self.on_event = signals or NoSignals(), on_event
+        nursery.check = self.signals.check
         self.num_workers, self.restarts, self.exact = len(cpus), 0, True
         shape = settings.shape
         self.members = [
@@ -168,7 +169,8 @@ class ProcessPool:
         self.owner = {slice_index: member for member in self.members for slice_index in member.slices}
         self.slice_iteration = dict.fromkeys(range(shape.num_slices), first_iteration)
         self.selector = selectors.DefaultSelector()
-        self.selector.register(signals.waker, selectors.EVENT_READ, None)
+        if self.signals.waker is not None:
+            self.selector.register(self.signals.waker, selectors.EVENT_READ, None)
         self.oom_kills = oom_kills(Path("/"))
         self.longest: dict[type, float] = {}
         self.waiting: set[Task] = set()
@@ -206,6 +208,8 @@ class ProcessPool:
             return self.owner[task.slice_index]
         if isinstance(task, Gradient):
             return self.owner[task.lane // len(self.settings.shape.lane_sizes)]
+        if isinstance(task, Evaluate):
+            return self.members[task.slice_index % self.num_workers]
         return self.members[task.first_block % self.num_workers]
 
     def _feed(self, member: Member) -> None:
@@ -270,7 +274,7 @@ class ProcessPool:
             isinstance(task, Open) for task in (*member.outstanding, *member.queue)
         ):
             seconds, member.lost_at = time.monotonic() - member.lost_at, None
-            self.on_fault({"event": "replaced", "worker": member.index, "seconds": seconds})
+            self.on_event({"event": "replaced", "worker": member.index, "seconds": seconds})
 
     # --- watching ---------------------------------------------------------------------------------------------------------
 
@@ -341,9 +345,11 @@ class ProcessPool:
                 f"(iteration {iteration}, seed {self.settings.training.seed}){': ' + last_line if last_line else ''}"
                 + (f"\n{member.traceback}" if member.traceback else "")
             )
-        line = f"worker {member.index} {cause}{': ' + last_line if last_line else ''}; replaced, its work is redone"
-        self.on_fault({"event": "lost", "worker": member.index, "iteration": iteration, "cause": cause,
-                       "pid": pid, "monotonic": noticed, "line": line})  # fmt: skip
+        self.on_fault(
+            f"worker {member.index} {cause}{': ' + last_line if last_line else ''}; replaced, its work is redone"
+        )
+        self.on_event({"event": "lost", "worker": member.index, "iteration": iteration, "cause": cause,
+                       "pid": pid, "monotonic": noticed})  # fmt: skip
         member.traceback, member.lost_at = "", noticed
         self._start(member)
 

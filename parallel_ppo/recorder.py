@@ -9,18 +9,24 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from parallel_ppo.bottleneck import Tally
 from parallel_ppo.budget import Budget
-from parallel_ppo.checkpoint import POLICY, Keeper, write_atomically
+from parallel_ppo.checkpoint import POLICY, Keeper
 from parallel_ppo.config import Settings, learning_settings
 from parallel_ppo.display import Display
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.episodes import Episode
 from parallel_ppo.exits import StorageError
+from parallel_ppo.files import write_atomically
 from parallel_ppo.metrics import JsonlLog, Record, ResourceMeter, TensorBoardLog
 from parallel_ppo.policies.policy import Policy, sha256, views
 from parallel_ppo.pool import Pool, Span
 from parallel_ppo.rundirectory import RunDirectory
+from parallel_ppo.shares import idle_shares, phase_shares
 from parallel_ppo.state import Snapshot, TrainingState
+from parallel_ppo.timeline import Phase, Timeline, process_started, seconds_alone
+from parallel_ppo.trace import Trace
+from parallel_ppo.userkey import signature
 
 MAX_LOG_FAILURES = 100  # iterations in a row whose records could only be kept in memory
 
@@ -30,10 +36,11 @@ class Iteration(NamedTuple):
 
     episodes: list[Episode]
     columns: dict[str, float]
+    evaluation: dict[str, float]  # empty where none was due
     began: float
     collected: float
     learned: float
-    seconds_alone: float
+    phases: list[Phase]  # of the update
     spans: list[Span]
 
 
@@ -47,9 +54,11 @@ class Recorder:
         display: Display,
         budget: Budget,
         last_iteration: int,
+        trace: Trace,
     ) -> None:
         self.settings, self.spec, self.policy = settings, spec, policy
         self.directory, self.display, self.budget = directory, display, budget
+        self.trace, self.timeline, self.tally = trace, Timeline(), Tally()
         self.metrics = JsonlLog(directory.root / "metrics.jsonl", last_iteration)
         self.episodes = JsonlLog(directory.root / "episodes.jsonl", last_iteration)
         self.log_failures = 0
@@ -67,20 +76,25 @@ class Recorder:
         self.saved_at, self.saved_iteration = time.monotonic(), last_iteration
         self.first_steps: int | None = None
         self.checkpoint_seconds = 0.0
+        self.startup_seconds: float | None = None
         self.best_return: float | None = None
 
     def phase(self, name: str) -> None:
         self.display.phase(name)
+        self.timeline.enter(name)
 
     # --- metrics ----------------------------------------------------------------------------------------------------------
 
     def record(self, state: TrainingState, pool: Pool, finished: Iteration) -> None:
+        self.phase("record")
         counters, steps = state.counters, self.settings.shape.steps_per_iteration
         if self.first_steps is None:
             self.first_steps, self.started = counters.env_steps - steps, finished.began
+            self.startup_seconds = finished.began - process_started()
         now = time.monotonic()
         self.meter.sample(now, pool.pids)
-        t_iter, t_rollout = now - finished.began, finished.collected - finished.began
+        seconds_evaluated = finished.evaluation.get("t_eval", 0.0)
+        t_iter, t_rollout = now - finished.began - seconds_evaluated, finished.collected - finished.began
         busy = sum(span.ended - span.started for span in finished.spans) / pool.num_workers
         record: Record = {
             "iteration": counters.iteration,
@@ -95,9 +109,12 @@ class Recorder:
             "t_rollout": t_rollout,
             "t_learn": finished.learned - finished.collected,
             "t_sync": 0.0,
-            "t_coordinator": finished.seconds_alone + now - finished.learned,
+            "t_coordinator": seconds_alone(finished.phases) + now - finished.learned - seconds_evaluated,
             "idle_share": max(0.0, 1 - busy / t_iter),
+            **phase_shares(finished.phases, t_rollout=t_rollout, t_iter=t_iter),
+            **idle_shares(finished, pool.num_workers),
             **finished.columns,
+            **finished.evaluation,
             "episode_return_mean": _mean(state.recent_returns),
             "episode_length_mean": _mean(state.recent_lengths),
             "episodes": counters.episodes,
@@ -106,7 +123,14 @@ class Recorder:
             "rss_mb": self.meter.rss_mb,
         }
         self._write(record, [episode.as_dict() for episode in finished.episodes])
+        self.tally.add(record)
+        self.trace.add(finished.phases + self.timeline.take(), finished.spans)
         self.display.show(record, *self.budget.progress(counters))
+
+    @property
+    def checkpoint_share(self) -> float:
+        """Of the session's iterations and checkpoints together."""
+        return self.checkpoint_seconds / (self.tally.seconds + self.checkpoint_seconds or 1.0)
 
     def _write(self, record: Record, rows: list[Record]) -> None:
         """A full disk does not stop the run: the records wait in memory, and checkpoints wait for them."""
@@ -200,9 +224,11 @@ class Recorder:
 
     def metadata(self, snapshot: Snapshot) -> dict[str, str]:
         """What evaluation needs to use the weights without the run directory."""
+        settings = json.dumps(self.settings.model_dump())
         return {
             "format": "parallel_ppo policy 1",
-            "settings": json.dumps(self.settings.model_dump()),
+            "settings": settings,
+            "signature": signature(settings.encode()) or "",
             "spec": json.dumps(self.spec.as_json()),
             "env_steps": str(snapshot.counters["env_steps"]),
         }
@@ -215,6 +241,9 @@ class Recorder:
         return target
 
     def close(self) -> None:
+        self.timeline.leave()
+        self.trace.add(self.timeline.take(), [])
+        self.trace.close()
         self.metrics.close()
         self.episodes.close()
         if self.tensorboard is not None:

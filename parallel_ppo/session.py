@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from parallel_ppo import checkpoint
+from parallel_ppo.bottleneck import Circumstances, limit
 from parallel_ppo.budget import Budget
 from parallel_ppo.config import learning_settings, to_yaml
 from parallel_ppo.coordinator import Coordinator
@@ -24,7 +25,7 @@ from parallel_ppo.exits import (
     StorageError,
 )
 from parallel_ppo.nursery import Nursery
-from parallel_ppo.placement import descriptor_need_error, memory_need_error
+from parallel_ppo.placement import descriptor_need_error, memory_need_error, plan_placement
 from parallel_ppo.planning import Plan
 from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, sha256, views
 from parallel_ppo.pool import InlinePool, Pool, ProcessPool
@@ -32,6 +33,8 @@ from parallel_ppo.recorder import Recorder
 from parallel_ppo.shared import Memory, bytes_needed, settle
 from parallel_ppo.signals import Signals
 from parallel_ppo.state import TrainingState
+from parallel_ppo.timeline import Phase, process_started
+from parallel_ppo.trace import ChromeTrace, NoTrace, Trace
 from parallel_ppo.worker import Worker
 
 PROCESS_BYTES = 300_000_000  # what a worker needs beside the shared memory, roughly
@@ -90,7 +93,8 @@ def run(plan: Plan, display: Display, nursery: Nursery | None, signals: Signals)
         pool = _start_pool(plan, memory, state, nursery, display, signals)
         stack.callback(pool.close)
         _describe(plan, state, settled)
-        recorder = _make_recorder(plan, policy, display, budget, state.counters.iteration)
+        trace = _open_trace(plan, pool, display)
+        recorder = _make_recorder(plan, policy, display, budget, state.counters.iteration, trace)
         stack.callback(recorder.close)
         signals.started()
         display.start(_header(plan, pool))
@@ -99,10 +103,12 @@ def run(plan: Plan, display: Display, nursery: Nursery | None, signals: Signals)
 
 
 def _make_recorder(
-    plan: Plan, policy: Policy, display: Display, budget: Budget, last_iteration: int
+    plan: Plan, policy: Policy, display: Display, budget: Budget, last_iteration: int, trace: Trace
 ) -> Recorder:
     try:
-        return Recorder(plan.settings, plan.spec, policy, plan.directory, display, budget, last_iteration)
+        return Recorder(
+            plan.settings, plan.spec, policy, plan.directory, display, budget, last_iteration, trace
+        )
     except OSError as error:
         raise StorageError(f"{plan.directory.root}: the logs cannot be written ({error})") from None
 
@@ -138,17 +144,14 @@ def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) 
     return True
 
 
-def _tell_fault(plan: Plan, display: Display) -> Callable[[dict[str, Any]], None]:
-    """Every lost worker is worth a warning, and a line in faults.jsonl."""
+def _note_event(plan: Plan) -> Callable[[dict[str, Any]], None]:
+    """What happened to the workers, in faults.jsonl."""
 
-    def tell(event: dict[str, Any]) -> None:
-        if "line" in event:
-            display.warn(event["line"])
-        record = {key: value for key, value in event.items() if key != "line"}
+    def note(event: dict[str, Any]) -> None:
         with contextlib.suppress(OSError), open(plan.directory.root / "faults.jsonl", "a") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write(json.dumps(event) + "\n")
 
-    return tell
+    return note
 
 
 def _start_pool(
@@ -165,8 +168,17 @@ def _start_pool(
         assert isinstance(threads, int)
         torch.set_num_threads(threads)
         return InlinePool(Worker(plan.settings, plan.spec, memory), first, signals)
-    cpus, tell = list(plan.placement.worker_cpus), _tell_fault(plan, display)
-    return ProcessPool(plan.settings, memory, nursery, cpus, first, signals, tell)
+    cpus, note = list(plan.placement.worker_cpus), _note_event(plan)
+    return ProcessPool(plan.settings, memory, nursery, cpus, first, display.warn, signals, note)
+
+
+def _open_trace(plan: Plan, pool: Pool, display: Display) -> Trace:
+    if plan.trace is None:
+        return NoTrace()
+    began, now = process_started(), time.monotonic()
+    trace = ChromeTrace(plan.trace, origin=began, num_workers=pool.num_workers, warn=display.warn)
+    trace.add([Phase("start-up", began, now)], [])
+    return trace
 
 
 def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool]) -> None:
@@ -220,7 +232,8 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
     if code == ExitCode.DONE and not saved:
         code, reason = ExitCode.STORAGE, "the last checkpoint could not be written"
         error = StorageError(f"{plan.directory.checkpoints}: {reason}; free some space and use --resume")
-    _summarize(plan, coordinator, policy, reason, code)
+    limited = _limit(plan, coordinator)
+    _summarize(plan, coordinator, policy, reason, code, limited)
     display.close()
     if error is not None:
         raise error
@@ -230,6 +243,8 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
     display.note(
         f"{how}: {counters.env_steps:,} steps in {counters.wall_time:.0f} s, results in {plan.directory.root}{after}"
     )
+    if limited is not None:
+        display.note(f"limited by {limited}")
     return code
 
 
@@ -243,7 +258,21 @@ def _save_end(plan: Plan, coordinator: Coordinator, display: Display) -> bool:
     return False
 
 
-def _summarize(plan: Plan, coordinator: Coordinator, policy: Policy, reason: str, code: ExitCode) -> None:
+def _limit(plan: Plan, coordinator: Coordinator) -> str | None:
+    recorder, is_parallel = coordinator.recorder, plan.kind == "parallel"
+    circumstances = Circumstances(
+        shape=plan.settings.shape,
+        num_workers=coordinator.pool.num_workers,
+        num_cores=plan_placement(plan.machine, num_workers=None, pinning="none").num_workers,
+        is_parallel=is_parallel,
+        checkpoint_share=recorder.checkpoint_share,
+    )
+    return limit(recorder.tally, circumstances)
+
+
+def _summarize(
+    plan: Plan, coordinator: Coordinator, policy: Policy, reason: str, code: ExitCode, limited: str | None
+) -> None:
     state, recorder = coordinator.state, coordinator.recorder
     counters, returns = state.counters, list(state.recent_returns)
     recorder.meter.sample(time.monotonic(), coordinator.pool.pids)
@@ -270,6 +299,8 @@ def _summarize(plan: Plan, coordinator: Coordinator, policy: Policy, reason: str
         "worker_restarts": coordinator.earlier_restarts + coordinator.pool.restarts,
         "peak_rss_mb": recorder.meter.peak_rss_mb,
         "checkpoint_seconds": recorder.checkpoint_seconds,
+        "startup_seconds": recorder.startup_seconds,
+        "limited_by": limited,
     }
     with contextlib.suppress(OSError):
         plan.directory.summarize(summary)

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from parallel_ppo import evaluation
 from parallel_ppo.config import Settings
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.policies import heads
@@ -61,6 +62,7 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         Field("lane_statistics", (lanes, NUM_STATISTICS), "float64", "worker", "after gradient"),
         Field("gradient", (p,), "float32", "worker", "after reduce"),
         Field("gradient_squares", (-(-p // BLOCK),), "float64", "worker", "after reduce"),
+        Field("evaluation", evaluation.result_shape(settings), "float64", "worker", "after evaluate"),
         # Two slots: iteration i starts from slot i % 2 and publishes slot (i + 1) % 2, stamp last.
         Field(
             "carry_observation",
@@ -113,6 +115,7 @@ class Memory:
     lane_statistics: np.ndarray
     gradient: np.ndarray
     gradient_squares: np.ndarray
+    evaluation: np.ndarray
     carry_observation: np.ndarray
     carry_start: np.ndarray
     state_length: np.ndarray

@@ -22,7 +22,19 @@ ENDINGS = {
 }
 
 
-class Signals:
+class NoSignals:
+    """For who leaves signals to Python: evaluation, tests."""
+
+    waker: socket.socket | None = None
+
+    def check(self) -> None:
+        pass
+
+    def interruptible(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+class Signals(NoSignals):
     """Handlers from here to `close`. What the caller had ignored stays ignored (nohup, background jobs)."""
 
     def __init__(self) -> None:
@@ -31,8 +43,8 @@ class Signals:
         self.active = False
         self.before_leaving: Callable[[ExitCode], None] = lambda code: None
         self.waker, self._written = socket.socketpair()
-        for end in (self.waker, self._written):
-            end.setblocking(False)
+        self.waker.setblocking(False)
+        self._written.setblocking(False)
         self.previous_waker = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
         self.previous = {
             number: signal.signal(number, self._handle)
@@ -83,5 +95,6 @@ class Signals:
         for number, handler in self.previous.items():
             signal.signal(number, handler)
         signal.set_wakeup_fd(self.previous_waker)
-        self.waker.close()
-        self._written.close()
+        for end in (self.waker, self._written):
+            if end is not None:
+                end.close()

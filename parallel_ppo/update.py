@@ -4,7 +4,6 @@ The coordinator alone decides here; the arithmetic of lanes and blocks is done b
 """
 
 import math
-import time
 from typing import NamedTuple
 
 import numpy as np
@@ -17,6 +16,7 @@ from parallel_ppo.normalize import Moments
 from parallel_ppo.pool import Pool, Span
 from parallel_ppo.shared import BLOCK, Memory
 from parallel_ppo.state import TrainingState
+from parallel_ppo.timeline import Phase, Timeline
 from parallel_ppo.worker import Gradient, Reduce
 
 ADAM_BETAS = (0.9, 0.999)
@@ -27,7 +27,7 @@ class UpdateStatistics(NamedTuple):
     """Learning columns of one iteration, and where the time went."""
 
     columns: dict[str, float]
-    seconds_alone: float  # only the coordinator worked
+    phases: list[Phase]
     spans: list[Span]
 
 
@@ -51,19 +51,22 @@ def scheduled(settings: Settings, *, env_steps: int, wall_time: float) -> Schedu
 
 def update(state: TrainingState, pool: Pool, schedules: Schedules) -> UpdateStatistics:
     settings, memory, shape = state.settings, state.memory, state.settings.shape
-    started = time.monotonic()
+    timeline, spans = Timeline(), list[Span]()
+    timeline.enter("advantages")
     write_advantages(state)
-    delegated, spans = 0.0, list[Span]()
     sums, grad_norm, steps, stopped = np.zeros(len(ppo.LossSums._fields)), 0.0, 0, False
     for epoch in range(shape.num_epochs):
+        timeline.enter("order")
         order = _epoch_order(state, epoch)
         for minibatch in range(shape.num_minibatches):
+            timeline.enter("moments")
             mean, scale = _advantage_moments(memory, order, minibatch, settings)
             task = Gradient(0, state.counters.iteration, epoch, minibatch, mean, scale, schedules.clip_range)
-            before = time.monotonic()
+            timeline.enter("gradients")
             spans += pool.run(task._replace(lane=lane) for lane in range(shape.num_lanes))
+            timeline.enter("reduce")
             spans += pool.run(_reduce_tasks(memory, pool.num_workers))
-            delegated += time.monotonic() - before
+            timeline.enter("optimizer")
             totals = ppo.tree_sum(list(memory.tensor("lane_statistics"))).numpy()
             if (
                 settings.training.target_kl is not None
@@ -76,10 +79,12 @@ def update(state: TrainingState, pool: Pool, schedules: Schedules) -> UpdateStat
             steps += 1
         if stopped:
             break
+    timeline.enter("statistics")
     columns = _columns(state, sums, grad_norm, steps, stopped, schedules)
     if settings.training.normalize_observations:
         _learn_observations(state)
-    return UpdateStatistics(columns, time.monotonic() - started - delegated, spans)
+    timeline.leave()
+    return UpdateStatistics(columns, timeline.take(), spans)
 
 
 def write_advantages(state: TrainingState) -> None:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from parallel_ppo import ppo
+from parallel_ppo import evaluation, ppo
 from parallel_ppo.config import Settings
 from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv
@@ -49,7 +49,15 @@ class Reduce(NamedTuple):
     end_block: int
 
 
-Task = Open | Collect | Gradient | Reduce
+class Evaluate(NamedTuple):
+    """Play some episodes that never enter a gradient (see `evaluation.py`)."""
+
+    part: int
+    slice_index: int
+    iteration: int
+
+
+Task = Open | Collect | Gradient | Reduce | Evaluate
 
 
 class Worker:
@@ -74,7 +82,12 @@ class Worker:
         """Performs a task. False only for a slice that could not be restored exactly."""
         if isinstance(task, Open):
             return self.open(task)
-        handlers: dict[type, Callable] = {Collect: self.collect, Gradient: self.gradient, Reduce: self.reduce}
+        handlers: dict[type, Callable] = {
+            Collect: self.collect,
+            Gradient: self.gradient,
+            Reduce: self.reduce,
+            Evaluate: self.evaluate,
+        }
         handlers[type(task)](task)
         return True
 
@@ -136,6 +149,7 @@ class Worker:
         )
         draws = generator(self.settings.training.seed, "action", task.slice_index, task.iteration)
         noise = heads.draw_noise(self.spec.action, draws, shape.num_steps, shape.slice_envs)
+        self.policy.pack()
         memory.observation[0, columns] = memory.carry_observation[slot, columns]
         memory.episode_start[0, columns] = memory.carry_start[slot, columns]
         for t in range(shape.num_steps):
@@ -246,3 +260,16 @@ class Worker:
             total = ppo.tree_sum(list(lanes[:, span]))
             gradient[span] = total
             self.memory.gradient_squares[block] = float(total.double().square().sum())
+
+    # --- evaluation -------------------------------------------------------------------------------------------------------
+
+    def evaluate(self, task: Evaluate) -> None:
+        """Environments of its own, keyed randomness of its own: training cannot tell whether this ran."""
+        results = self.memory.evaluation[task.part, task.slice_index * evaluation.SLOTS :][: evaluation.SLOTS]
+        results.fill(np.nan)
+        episodes = evaluation.play_slice(
+            self.settings, evaluation.PARTS[task.part], task.slice_index, task.iteration,
+            policy=self.policy, prepare=self.prepare, num_episodes=len(results),
+        )  # fmt: skip
+        for slot, episode in episodes:
+            results[slot] = episode

@@ -25,13 +25,15 @@ def warm_up(settings: Settings) -> None:
         import parallel_ppo.envs.gymnasium  # noqa: F401
 
 
-def make_slice(settings: Settings, slice_index: int) -> SliceEnv:
+def make_slice(settings: Settings, slice_index: int, *, num_views: int = 0) -> SliceEnv:
+    """`num_views`: how many of the environments can be looked at."""
     size = settings.shape.slice_envs
     arguments = {
         "settings": settings.env,
         "seed": settings.training.seed,
         "first_env": slice_index * size,
         "num_envs": size,
+        "num_views": num_views,
     }
     if names.procgen_game(settings.env.id) is not None:
         from parallel_ppo.envs.procgen import ProcgenSlice

@@ -62,6 +62,14 @@ class Step(NamedTuple):
     truncated: np.ndarray | None  # [n] bool: the episode was cut, not finished
     final_observation: np.ndarray | None  # [n, ...] valid where truncated
     level_seed: np.ndarray | None  # [n] int32: level of the episode that ended, valid where episode_start
+    level_complete: np.ndarray | None = None  # [n] bool: that level was solved, valid where episode_start
+
+
+class View(NamedTuple):
+    """What a person sees of an environment."""
+
+    picture: np.ndarray  # [height, width, 3] uint8
+    level_seed: int | None
 
 
 class SliceEnv(Protocol):
@@ -75,6 +83,10 @@ class SliceEnv(Protocol):
 
     def set_state(self, states: list[bytes]) -> tuple[np.ndarray, bool]:
         """The observation after restoring, and whether the restored state is exact."""
+        ...
+
+    def views(self) -> list[View]:
+        """Of the first `num_views` environments, as the slice was made."""
         ...
 
     def close(self) -> None: ...

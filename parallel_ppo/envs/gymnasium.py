@@ -14,7 +14,7 @@ import numpy as np
 from gymnasium.wrappers import TimeLimit
 
 from parallel_ppo.config import EnvSettings
-from parallel_ppo.envs.contract import EnvSpec, Step
+from parallel_ppo.envs.contract import EnvSpec, Step, View
 from parallel_ppo.envs.spaces import action_writer, observation_reader
 from parallel_ppo.exits import InputError, NumbersError
 from parallel_ppo.keyed import integer_seed
@@ -211,7 +211,12 @@ def unpack_arrays(data: bytes) -> dict[str, np.ndarray]:
 
 
 class GymnasiumSlice:
-    def __init__(self, *, settings: EnvSettings, seed: int, first_env: int, num_envs: int) -> None:
+    def __init__(
+        self, *, settings: EnvSettings, seed: int, first_env: int, num_envs: int, num_views: int = 0
+    ) -> None:
+        self.num_views = num_views
+        if num_views:
+            settings = settings.model_copy(update={"kwargs": settings.kwargs | {"render_mode": "rgb_array"}})
         self.singles = [_Single(settings, seed, first_env + index) for index in range(num_envs)]
 
     def reset(self) -> np.ndarray:
@@ -237,6 +242,9 @@ class GymnasiumSlice:
     def set_state(self, states: list[bytes]) -> tuple[np.ndarray, bool]:
         restored = [single.set_state(state) for single, state in zip(self.singles, states, strict=True)]
         return np.stack([row for row, _ in restored]), all(exact for _, exact in restored)
+
+    def views(self) -> list[View]:
+        return [View(np.asarray(single.env.render()), None) for single in self.singles[: self.num_views]]
 
     def close(self) -> None:
         for single in self.singles:

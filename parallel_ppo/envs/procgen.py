@@ -10,7 +10,7 @@ import numpy as np
 
 from parallel_ppo.config import PROCGEN_OPTIONS, EnvSettings
 from parallel_ppo.envs import names
-from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Step
+from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Step, View
 from parallel_ppo.keyed import integer_seed
 
 STATE_BYTES = 1 << 20  # measured: 20-40 KB; the space is reserved, not used
@@ -45,15 +45,15 @@ class ProcgenSlice:
     """A slice is one native vector environment, whose random stream belongs to its state."""
 
     def __init__(
-        self, *, settings: EnvSettings, seed: int, first_env: int, num_envs: int, render: bool = False
+        self, *, settings: EnvSettings, seed: int, first_env: int, num_envs: int, num_views: int = 0
     ) -> None:
         game = names.procgen_game(settings.id)
         assert game is not None
         options = {option: getattr(settings, option) for option in PROCGEN_OPTIONS}
         options["rand_seed"] = integer_seed(seed, "procgen", first_env)
-        if render:
-            options["render_mode"] = "rgb_array"
         self.native = _make(game, num_envs, options)
+        # Rendering for people costs milliseconds per environment and step, so it is done in copies of those that are looked at.
+        self.copies = _make(game, num_views, options | {"render_mode": "rgb_array"}) if num_views else None
 
     def reset(self) -> np.ndarray:
         """Procgen opens its first episodes when it is made."""
@@ -63,12 +63,12 @@ class ProcgenSlice:
         self.native.act(action.astype(np.int32).reshape(-1))
         reward, observation, first = self.native.observe()
         first = np.asarray(first, dtype=bool)
-        level_seed = None
+        level_seed = level_complete = None
         if first.any():
-            level_seed = np.array(
-                [info["prev_level_seed"] for info in self.native.get_info()], dtype=np.int32
-            )
-        return Step(observation["rgb"], reward, first, None, None, level_seed)
+            infos = self.native.get_info()
+            level_seed = np.array([info["prev_level_seed"] for info in infos], dtype=np.int32)
+            level_complete = np.array([info["prev_level_complete"] for info in infos], dtype=bool)
+        return Step(observation["rgb"], reward, first, None, None, level_seed, level_complete)
 
     def get_state(self) -> list[bytes]:
         return [bytes(state) for state in self.native.callmethod("get_state")]
@@ -77,5 +77,12 @@ class ProcgenSlice:
         self.native.callmethod("set_state", states)
         return self.native.observe()[1]["rgb"], True
 
+    def views(self) -> list[View]:
+        assert self.copies is not None, "made without views"
+        self.copies.callmethod("set_state", self.native.callmethod("get_state")[: self.copies.num])
+        return [View(info["rgb"], int(info["level_seed"])) for info in self.copies.get_info()]
+
     def close(self) -> None:
         self.native.close()
+        if self.copies is not None:
+            self.copies.close()

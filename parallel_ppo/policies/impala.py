@@ -39,5 +39,4 @@ class Impala(nn.Module):
         self.num_features = FEATURES
 
     def forward(self, x: Tensor) -> Tensor:
-        features = functional.relu(self.blocks(x)).permute(0, 2, 3, 1).flatten(1)
-        return functional.relu(self.project(features))
+        return functional.relu(self.project(functional.relu(self.blocks(x)).flatten(1)))

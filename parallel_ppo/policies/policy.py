@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from parallel_ppo.config import Settings
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.kernels.native import NativeImpala
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.impala import Impala
@@ -37,17 +38,32 @@ class Policy(nn.Module):
         self.value_trunk = _trunk(kind, settings, spec) if kind == "mlp" else None
         self.action_head = nn.Linear(self.trunk.num_features, heads.num_outputs(spec.action))
         self.value_head = nn.Linear(self.trunk.num_features, 1)
+        self.native = (
+            NativeImpala(spec.observation_shape[2]) if settings.training.kernels == "native" else None
+        )
         is_gaussian = spec.action.kind == "gaussian"
         self.log_std = nn.Parameter(torch.zeros(spec.action.sizes[0])) if is_gaussian else None
 
     def forward(self, observation: Tensor) -> Output:
-        """`observation` as `prepare` returns it."""
-        features = self.trunk(observation)
+        """`observation` as `prepare` returns it. Without gradients, `pack` must have been called since the parameters changed."""
+        if self.native is None:
+            features = self.trunk(observation)
+        elif torch.is_grad_enabled():
+            features = self.native.trunk(observation, list(self.trunk.parameters()))
+        else:
+            features = self.native.features(observation)
         value_features = features if self.value_trunk is None else self.value_trunk(observation)
         return Output(self.action_head(features), self.log_std, self.value_head(value_features).squeeze(1))
 
+    def pack(self) -> None:
+        """Lays the weights out for inference; cheap, once per collection."""
+        if self.native is not None:
+            self.native.load(list(self.trunk.parameters()))
+
     def prepare(self, rows: Tensor, mean: Tensor, scale: Tensor, clip: float) -> Tensor:
         """Rows of the slab -> what the network reads: images in channels-last float, vectors normalised."""
+        if self.native is not None:
+            return rows.contiguous()
         if self.spec.observation_dtype == "uint8":
             return rows.permute(0, 3, 1, 2).to(torch.float32).mul_(1 / 255)
         return ((rows - mean) * scale).clamp_(-clip, clip)

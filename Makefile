@@ -1,0 +1,59 @@
+# `make` lists the targets. Everything that needs the virtual environment makes it first.
+DURATION ?= 1.0
+GAME ?= coinrun
+SEED ?= 1
+WORKERS ?= auto
+OUTPUT_DIR ?=
+ENV ?= CartPole-v1
+NODES ?= 2
+
+PYTHON_BIN := venv/bin/python
+OUTPUT := $(if $(OUTPUT_DIR),--output-dir $(OUTPUT_DIR))
+
+.DEFAULT_GOAL := help
+.PHONY: help setup train train-parallel train-sequential compare quick tensorboard test test-full lint check format clean
+
+help: ## show this list
+	@echo "make train-parallel DURATION=1.0 GAME=coinrun WORKERS=auto SEED=1 OUTPUT_DIR=runs/mine"
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+venv/.ready: requirements.txt requirements-dev.txt setup.sh
+	@./setup.sh
+
+setup: venv/.ready ## make venv/ with everything in it
+
+train: train-parallel ## the same as train-parallel
+
+train-parallel: venv/.ready ## train GAME for DURATION hours on all cores
+	@$(PYTHON_BIN) train_parallel_timed.py --env $(GAME) --duration $(DURATION) --num-workers $(WORKERS) --seed $(SEED) $(OUTPUT)
+
+train-sequential: venv/.ready ## the same in one process
+	@$(PYTHON_BIN) train_timed.py --env $(GAME) --duration $(DURATION) --seed $(SEED) $(OUTPUT)
+
+compare: venv/.ready ## report on the newest sequential and parallel run
+	@$(PYTHON_BIN) compare_results.py
+
+quick: venv/.ready ## check the installation part by part, in under a minute
+	@$(PYTHON_BIN) quick_test.py
+
+tensorboard: venv/.ready ## show all runs in a browser
+	@venv/bin/tensorboard --logdir runs
+
+test: venv/.ready ## the tests (minutes)
+	@venv/bin/pytest -q -m "not full"
+
+test-full: venv/.ready ## the tests at full shapes too (long)
+	@venv/bin/pytest -q
+
+lint: venv/.ready ## format and lint checks, types
+	@venv/bin/ruff format --check . && venv/bin/ruff check . && venv/bin/mypy
+
+check: lint test ## lint, types and tests
+
+format: venv/.ready ## format the code
+	@venv/bin/ruff format . && venv/bin/ruff check --fix .
+
+clean: ## remove caches (never runs/)
+	@find . -name __pycache__ -not -path './venv/*' -prune -exec rm -rf {} +
+	@rm -rf .pytest_cache .mypy_cache .ruff_cache build dist *.egg-info

@@ -1,0 +1,296 @@
+"""Our kernels, torch and sgemm side by side on one core: the whole IMPALA trunk and each of its layers.
+
+    taskset -c 1 python benchmarks/kernels.py --output kernels.json
+
+All candidates take turns in every round, and times are CPU times of the one thread, so a busy machine disturbs all alike. Medians over the rounds;
+ratios are taken within each round. "GFLOP/s" counts the plain formulation's operations whoever computes: Winograd's may exceed the peak.
+"""
+
+import argparse
+import ctypes
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+from parallel_ppo.kernels import NativeImpala
+from parallel_ppo.kernels.native import parameter_shapes, pointers_to
+
+LINEAR_LAYER = 15
+
+
+class Layer(NamedTuple):
+    number: int
+    name: str
+    size: int
+    inputs: int
+    outputs: int
+
+    def flops(self) -> int:
+        """Of one pass over one sample: forward, backward to the data, or backward to the weights."""
+        return 2 * self.inputs * self.outputs * (1 if self.number == LINEAR_LAYER else 9 * self.size**2)
+
+
+LAYERS = [
+    Layer(0, "conv 3->16, 64x64, pool", 64, 3, 16),
+    Layer(1, "conv 16->16, 32x32 (4 of them)", 32, 16, 16),
+    Layer(5, "conv 16->32, 32x32, pool", 32, 16, 32),
+    Layer(6, "conv 32->32, 16x16 (4 of them)", 16, 32, 32),
+    Layer(10, "conv 32->32, 16x16, pool", 16, 32, 32),
+    Layer(11, "conv 32->32, 8x8 (4 of them)", 8, 32, 32),
+    Layer(LINEAR_LAYER, "linear 2048->256", 1, 2048, 256),
+]
+REPEATED = {1: 4, 6: 4, 11: 4}
+FORWARD_FLOPS = sum(layer.flops() * REPEATED.get(layer.number, 1) for layer in LAYERS)
+TRAINING_FLOPS = 3 * FORWARD_FLOPS - LAYERS[0].flops()
+"""No gradient goes to the image."""
+
+
+def torch_trunk(observation: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+    """torch at its best: channels-last, activations in place where autograd allows."""
+    x = observation.permute(0, 3, 1, 2).to(torch.float32).div_(255)
+    remaining = iter(parameters)
+
+    def convolution(x: torch.Tensor) -> torch.Tensor:
+        return functional.conv2d(x, next(remaining), next(remaining), padding=1)
+
+    for _ in range(3):
+        x = functional.max_pool2d(convolution(x), kernel_size=3, stride=2, padding=1)
+        for _ in range(2):
+            x = convolution(torch.relu_(convolution(torch.relu(x)))).add_(x)
+    return torch.relu_(functional.linear(torch.relu_(x).flatten(1), next(remaining), next(remaining)))
+
+
+def make_parameters(channels: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    scales = [
+        torch.Size(shape[1:]).numel() ** -0.5 if len(shape) > 1 else 0.1
+        for shape in parameter_shapes(channels)
+    ]
+    return [
+        (torch.rand(shape, generator=generator) * 2 - 1) * scale
+        for shape, scale in zip(parameter_shapes(channels), scales, strict=True)
+    ]
+
+
+def in_turns(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """CPU seconds of each candidate in each round, after one round of warm-up."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for round_number in range(rounds + 1):
+        for name, run in candidates.items():
+            start = time.thread_time()
+            run()
+            if round_number:
+                times[name].append(time.thread_time() - start)
+    return times
+
+
+def sgemm(size: int = 1024) -> Callable[[], Any]:
+    a, b, result = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
+    return lambda: torch.mm(a, b, out=result)
+
+
+SGEMM_FLOPS = 2 * 1024**3
+
+
+def spread(values: list[float]) -> dict[str, float]:
+    ordered = sorted(values)
+    return {
+        "median": statistics.median(values),
+        "low": ordered[len(ordered) // 4],
+        "high": ordered[-1 - len(ordered) // 4],
+    }
+
+
+def whole_network(rounds: int, lane: int, batch: int) -> dict[str, Any]:
+    observation = torch.randint(0, 256, (lane, 64, 64, 3), dtype=torch.uint8)
+    small = observation[:batch].contiguous()
+    gradient = torch.randn(lane, 256)
+    parameters = make_parameters(3)
+    native = NativeImpala(3)
+    inference = NativeImpala(3)
+    inference.load(parameters)
+    leaves = [parameter.clone().requires_grad_() for parameter in parameters]
+    plain = [
+        (p.contiguous(memory_format=torch.channels_last) if p.dim() == 4 else p.clone()).detach()
+        for p in parameters
+    ]
+    plain_leaves = [parameter.clone().requires_grad_() for parameter in plain]
+
+    def train(trunk: Callable[..., torch.Tensor], leaves: list[torch.Tensor]) -> None:
+        torch.autograd.grad(trunk(observation, leaves), leaves, gradient)
+
+    @torch.inference_mode()
+    def infer_torch() -> None:
+        torch_trunk(small, plain)
+
+    times = in_turns(
+        {
+            "native training": lambda: train(native.trunk, leaves),
+            "torch training": lambda: train(torch_trunk, plain_leaves),
+            "native inference": lambda: inference.features(small),
+            "torch inference": infer_torch,
+            "sgemm": sgemm(),
+        },
+        rounds,
+    )
+    peak = [SGEMM_FLOPS / seconds / 1e9 for seconds in times["sgemm"]]
+    result: dict[str, Any] = {
+        "sgemm_gflops": spread(peak),
+        "lane": lane,
+        "batch": batch,
+        "variant": native.variant,
+    }
+    for name, samples, flops in (("training", lane, TRAINING_FLOPS), ("inference", batch, FORWARD_FLOPS)):
+        ours, theirs = times[f"native {name}"], times[f"torch {name}"]
+        result[name] = {
+            "native_samples_per_second": spread([samples / t for t in ours]),
+            "torch_samples_per_second": spread([samples / t for t in theirs]),
+            "speedup": spread([their / our for our, their in zip(ours, theirs, strict=True)]),
+            "native_of_sgemm": spread(
+                [samples * flops / t / 1e9 / p for t, p in zip(ours, peak, strict=True)]
+            ),
+            "torch_of_sgemm": spread(
+                [samples * flops / t / 1e9 / p for t, p in zip(theirs, peak, strict=True)]
+            ),
+        }
+    return result
+
+
+def torch_layer(layer: Layer, lane: int) -> dict[str, Callable[[], Any]]:
+    """The layer alone in torch (without its pool), its three passes apart."""
+    if layer.number == LINEAR_LAYER:
+        x, w, dy = (
+            torch.randn(lane, layer.inputs),
+            torch.randn(layer.outputs, layer.inputs),
+            torch.randn(lane, layer.outputs),
+        )
+        return {
+            "torch forward": lambda: functional.linear(x, w),
+            "torch backward-data": lambda: dy @ w,
+            "torch backward-weights": lambda: dy.T @ x,
+        }
+    last = torch.channels_last
+    x = torch.randn(lane, layer.inputs, layer.size, layer.size).contiguous(memory_format=last)
+    w = torch.randn(layer.outputs, layer.inputs, 3, 3).contiguous(memory_format=last)
+    dy = torch.randn(lane, layer.outputs, layer.size, layer.size).contiguous(memory_format=last)
+    bias = torch.randn(layer.outputs)
+
+    def backward(data: bool, weights: bool) -> Callable[[], Any]:
+        mask = [data, weights, weights]
+        return lambda: torch.ops.aten.convolution_backward(
+            dy, x, w, [layer.outputs], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask
+        )
+
+    return {
+        "torch forward": lambda: functional.conv2d(x, w, bias, padding=1),
+        "torch backward-data": backward(True, False),
+        "torch backward-weights": backward(False, True),
+    }
+
+
+def layers_apart(rounds: int, lane: int) -> list[dict[str, Any]]:
+    observation = torch.randint(0, 256, (lane, 64, 64, 3), dtype=torch.uint8)
+    parameters = make_parameters(3)
+    native = NativeImpala(3)
+    native.load(parameters, training=True)
+    features, place = native.forward(observation)
+    gradients = [torch.empty_like(parameter) for parameter in parameters]
+    native.backward(observation, features, place, torch.randn(lane, 256), gradients)
+    run = native.library.impala_layer
+    run.restype, run.argtypes = (
+        None,
+        [ctypes.c_int] * 2 + [ctypes.c_void_p] + [ctypes.c_int] * 2 + [ctypes.c_void_p] * 6,
+    )
+
+    def native_layer(number: int, backward: bool) -> Callable[[], Any]:
+        return lambda: run(
+            number, int(backward), observation.data_ptr(), lane, 3, native.parameter_pointers, native.packed.data_ptr(), place.data_ptr(),
+            native.scratch.data_ptr(), features.data_ptr(), pointers_to(gradients),
+        )  # fmt: skip
+
+    rows = []
+    for layer in LAYERS:
+        candidates = torch_layer(layer, lane)
+        candidates |= {
+            "native forward": native_layer(layer.number, False),
+            "native backward": native_layer(layer.number, True),
+            "sgemm": sgemm(),
+        }
+        times = in_turns(candidates, rounds)
+        row: dict[str, Any] = {"layer": layer.name, "mflop": layer.flops() / 1e6}
+        for name, seconds in times.items():
+            passes = 2 if name == "native backward" and layer.number else 1
+            flops = SGEMM_FLOPS if name == "sgemm" else lane * layer.flops() * passes
+            row[name] = spread([flops / t / 1e9 for t in seconds])
+        rows.append(row)
+    return rows
+
+
+def show(result: dict[str, Any]) -> None:
+    network = result["network"]
+    print(
+        f"{result['cpu']}, torch {result['torch']}, 1 core, {network['variant']}, sgemm {network['sgemm_gflops']['median']:.0f} GFLOP/s"
+    )
+    for name, size in (("training", network["lane"]), ("inference", network["batch"])):
+        row = network[name]
+        ratio = row["speedup"]
+        print(
+            f"{name} of {size}: native {row['native_samples_per_second']['median']:.0f} samples/s"
+            f" ({row['native_of_sgemm']['median']:.0%} of sgemm), torch {row['torch_samples_per_second']['median']:.0f}"
+            f" ({row['torch_of_sgemm']['median']:.0%}); {ratio['median']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}]"
+        )
+    columns = [
+        "torch forward",
+        "native forward",
+        "torch backward-data",
+        "torch backward-weights",
+        "native backward",
+        "sgemm",
+    ]
+    print(f"\n{'GFLOP/s':32s}" + "".join(f"{column:>24s}" for column in columns))
+    for row in result["layers"]:
+        print(f"{row['layer']:32s}" + "".join(f"{row[column]['median']:24.0f}" for column in columns))
+
+
+def cpu_name() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next(
+        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
+        platform.processor(),
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--lane", type=int, default=64, help="samples of a training lane")
+    parser.add_argument("--batch", type=int, default=8, help="samples of an inference batch")
+    parser.add_argument("--core", type=int, help="pin to this core")
+    parser.add_argument("--output", type=Path, help="write the figures as JSON")
+    arguments = parser.parse_args()
+    if arguments.core is not None:
+        os.sched_setaffinity(0, {arguments.core})
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    result = {
+        "cpu": cpu_name(),
+        "torch": torch.__version__,
+        "rounds": arguments.rounds,
+        "network": whole_network(arguments.rounds, arguments.lane, arguments.batch),
+        "layers": layers_apart(arguments.rounds, arguments.lane),
+    }
+    show(result)
+    if arguments.output:
+        arguments.output.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

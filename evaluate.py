@@ -1,0 +1,8 @@
+"""How good a trained policy is, on its levels and on others; see --help."""
+
+import sys
+
+from parallel_ppo.evaluate_command import evaluate
+
+if __name__ == "__main__":
+    sys.exit(evaluate())

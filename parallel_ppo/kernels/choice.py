@@ -1,0 +1,61 @@
+"""Which kernels fit this CPU and this network. Needs no torch, so that it can be decided before anything starts."""
+
+import functools
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from parallel_ppo.kernels.build import VARIANTS, BuildError, build
+
+IMAGE_SIZE = 64
+WIDTHS = (16, 32, 32)
+MAX_CHANNELS = 12
+
+NEEDED_FEATURES = {
+    "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma"},
+    "avx2": {"avx2", "fma"},
+}
+
+
+@functools.cache
+def cpu_features() -> frozenset[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return frozenset()
+    return frozenset(next((line.split(":", 1)[1].split() for line in lines if line.startswith("flags")), []))
+
+
+def choose_variant(wanted: str | None = None) -> str:
+    """The best instruction set of this CPU, or the wanted one (or PARALLEL_PPO_KERNEL); ValueError says why not."""
+    wanted = wanted or os.environ.get("PARALLEL_PPO_KERNEL") or "auto"
+    if wanted not in (*VARIANTS, "auto"):
+        raise ValueError(f"unknown kernel variant {wanted!r}: choose from auto, {', '.join(VARIANTS)}")
+    for variant in VARIANTS if wanted == "auto" else [wanted]:
+        missing = NEEDED_FEATURES[variant] - cpu_features()
+        if not missing:
+            return variant
+    raise ValueError(f"this CPU lacks {', '.join(sorted(missing))}")
+
+
+def supports(*, height: int, width: int, channels: int, widths: Sequence[int]) -> tuple[bool, str]:
+    """Whether the kernels know this network, and if not, why."""
+    if (height, width) != (IMAGE_SIZE, IMAGE_SIZE):
+        return False, f"images are {height}x{width}, the kernels know {IMAGE_SIZE}x{IMAGE_SIZE}"
+    if not 1 <= channels <= MAX_CHANNELS:
+        return False, f"{channels} image channels, the kernels know 1 to {MAX_CHANNELS}"
+    if tuple(widths) != WIDTHS:
+        return False, f"widths {tuple(widths)}, the kernels know {WIDTHS}"
+    return True, ""
+
+
+def unusable(*, height: int, width: int, channels: int) -> str | None:
+    """Why the kernels cannot be used for images of this shape here, or None. Compiles them if need be."""
+    fits, reason = supports(height=height, width=width, channels=channels, widths=WIDTHS)
+    if not fits:
+        return reason
+    try:
+        build(choose_variant())
+    except (ValueError, BuildError) as error:
+        return str(error)
+    return None

@@ -1,0 +1,88 @@
+/* The linear layer 2048 -> 256 with ReLU on both sides, straight from torch's [256][2048] weights: samples are the lanes, so no weight is
+ * ever transposed. Samples are padded with zeros to a multiple of 16; "transposed" means [feature][sample].
+ */
+#ifndef PARALLEL_PPO_LINEAR_H
+#define PARALLEL_PPO_LINEAR_H
+
+#include "vector.h"
+
+#define FLAT 2048
+#define FEATURES 256
+
+INLINE int padded(int samples) { return (samples + 15) / 16 * 16; }
+
+/* sum[R][V] over `terms` of a[r a_row + t a_term] b[t b_term + vector] */
+INLINE void lanes_product(int R, int V, int terms, const float *a, size_t a_row, size_t a_term, const float *b, size_t b_term, float *out,
+                          size_t out_row) {
+    vec sum[8][8];
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int i = 0; i < V; i++) sum[r][i] = v_zero();
+    for (int t = 0; t < terms; t++) {
+        vec x[8];
+        UNROLL for (int i = 0; i < V; i++) x[i] = v_load(b + t * b_term + i * VL);
+        UNROLL for (int r = 0; r < R; r++) {
+            vec w = v_set(a[r * a_row + t * a_term]);
+            UNROLL for (int i = 0; i < V; i++) sum[r][i] = v_fma(w, x[i], sum[r][i]);
+        }
+    }
+    UNROLL for (int r = 0; r < R; r++)
+        UNROLL for (int i = 0; i < V; i++) v_store(out + r * out_row + i * VL, sum[r][i]);
+}
+
+/* out[rows][lanes] = a b with any multiple of 16 lanes; rows a multiple of 8 */
+INLINE void lanes_matrix(int rows, int lanes, int terms, const float *a, size_t a_row, size_t a_term, const float *b, size_t b_term,
+                         float *out, size_t out_row) {
+    int l = 0;
+    for (; VL == 16 && l + 64 <= lanes; l += 64)
+        for (int r = 0; r < rows; r += 4)
+            lanes_product(4, 4, terms, a + r * a_row, a_row, a_term, b + l, b_term, out + r * out_row + l, out_row);
+    for (; l < lanes; l += 16)
+        for (int r = 0; r < rows; r += 16 / (32 / VL))
+            lanes_product(16 / (32 / VL), 16 / VL, terms, a + r * a_row, a_row, a_term, b + l, b_term, out + r * out_row + l, out_row);
+}
+
+/* flat is [samples][2048]; x_transposed and z_transposed are scratch */
+static void linear_forward(const float *flat, int samples, const float *w, const float *bias, float *x_transposed, float *z_transposed,
+                           float *features) {
+    const int lanes = padded(samples);
+    for (int k = 0; k < FLAT; k++) {
+        float *to = x_transposed + (size_t)k * lanes;
+        for (int b = 0; b < lanes; b++) to[b] = b < samples ? flat[(size_t)b * FLAT + k] : 0;
+    }
+    lanes_matrix(FEATURES, lanes, FLAT, w, FLAT, 1, x_transposed, lanes, z_transposed, lanes);
+    for (int b = 0; b < samples; b++) {
+        for (int n = 0; n < FEATURES; n++) {
+            const float z = z_transposed[(size_t)n * lanes + b] + bias[n];
+            features[(size_t)b * FEATURES + n] = z < 0 ? 0 : z;
+        }
+    }
+}
+
+/* dx is [samples][2048], already through the ReLU before the layer; x_transposed and z_transposed are scratch */
+static void linear_backward(const float *flat, int samples, const float *w, const float *features, const float *dfeatures,
+                            float *x_transposed, float *z_transposed, float *dw, float *db, float *dx) {
+    const int lanes = padded(samples);
+    float panel[FEATURES * 16] __attribute__((aligned(64)));
+    for (int n = 0; n < FEATURES; n++) {
+        float sum = 0;
+        for (int b = 0; b < lanes; b++) {
+            const size_t at = (size_t)b * FEATURES + n;
+            const float g = b < samples && features[at] > 0 ? dfeatures[at] : 0;
+            z_transposed[(size_t)n * lanes + b] = g;
+            sum += g;
+        }
+        db[n] = sum;
+    }
+    lanes_matrix(FEATURES, FLAT, samples, z_transposed, lanes, 1, flat, FLAT, dw, FLAT);
+    for (int k = 0; k < FLAT; k += 16) {
+        for (int n = 0; n < FEATURES; n++) memcpy(panel + n * 16, w + (size_t)n * FLAT + k, 16 * sizeof(float));
+        lanes_matrix(16, lanes, FEATURES, panel, 1, 16, z_transposed, lanes, x_transposed + (size_t)k * lanes, lanes);
+    }
+    for (int b = 0; b < samples; b++)
+        for (int k = 0; k < FLAT; k++) {
+            const size_t at = (size_t)b * FLAT + k;
+            dx[at] = flat[at] > 0 ? x_transposed[(size_t)k * lanes + b] : 0;
+        }
+}
+
+#endif

@@ -1,0 +1,107 @@
+"""`compare_results.py`: which runs to compare, and what to write."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+
+from parallel_ppo.exits import InputError
+from parallel_ppo.reports import theme as themes
+from parallel_ppo.reports.command_line import make_directory, number_list, parser
+from parallel_ppo.reports.compare import Comparison, compare
+from parallel_ppo.reports.comparison_page import comparison_page
+from parallel_ppo.reports.comparison_plot import comparison_figure
+from parallel_ppo.reports.comparison_text import print_comparison, text_report
+from parallel_ppo.reports.groups import Group
+from parallel_ppo.reports.runs import load_run, newest_run
+
+EXAMPLES = (
+    "python compare_results.py",
+    "python compare_results.py --sequential runs/sequential-1 --parallel runs/parallel-1",
+    "python compare_results.py --run one=runs/w1 --run two=runs/w2 --run four=runs/w4 --output-dir comparison-workers",
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    flags = _parser().parse_args(arguments)
+    console = Console()
+    groups = choose_groups(flags, console)
+    thresholds = number_list(flags.returns, flag="--returns", kind=float) if flags.returns else None
+    comparison = compare(groups, thresholds=thresholds)
+    print_comparison(console, comparison)
+    with console.status("drawing") if console.is_terminal else nullcontext():
+        written = write_comparison(groups, comparison, Path(flags.output_dir))
+    console.print("wrote " + ", ".join(escape(str(path)) for path in written), soft_wrap=True)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    result = parser(
+        description="Compare runs: speedup with an interval, efficiency, time to a return, memory, CPU use, equal bits. "
+        "Without runs, the newest sequential and the newest parallel one under runs/.",
+        examples=EXAMPLES,
+    )
+    result.add_argument(
+        "--sequential", metavar="DIR", action="append", default=[], help="a sequential run (repeat: seeds)"
+    )
+    result.add_argument(
+        "--parallel", metavar="DIR", action="append", default=[], help="a parallel run (repeat: seeds)"
+    )
+    result.add_argument(
+        "--run",
+        metavar="LABEL=DIR",
+        action="append",
+        default=[],
+        help="any run under a label (repeat a label: seeds); the first label is the baseline unless --sequential is given",
+    )
+    result.add_argument(
+        "--returns", metavar="R,R,..", help="returns whose time to reach is told (default: chosen)"
+    )
+    result.add_argument(
+        "--runs-dir", default="runs", help="where the newest runs are looked for (default: %(default)s)"
+    )
+    result.add_argument("--output-dir", default="comparison", help="where to write (default: %(default)s)")
+    return result
+
+
+def choose_groups(flags: argparse.Namespace, console: Console) -> list[Group]:
+    named: dict[str, list[str]] = {"sequential": list(flags.sequential), "parallel": list(flags.parallel)}
+    for item in flags.run:
+        label, separator, directory = item.partition("=")
+        if not (label and separator and directory):
+            raise InputError(f"--run {item}: expected LABEL=DIR, for example --run four=runs/w4")
+        named.setdefault(label, []).append(directory)
+    if not flags.run:
+        for kind in ("sequential", "parallel"):
+            if not named[kind]:
+                named[kind] = [str(newest_run(flags.runs_dir, kind=kind))]
+                console.print(f"newest {kind} run: {escape(named[kind][0])}", soft_wrap=True)
+    groups = [
+        Group(label, tuple(load_run(directory) for directory in directories))
+        for label, directories in named.items()
+        if directories
+    ]
+    if len(groups) < 2:
+        raise InputError(
+            f"only {groups[0].label} is given; a comparison needs two, add --run LABEL=DIR or --sequential DIR"
+        )
+    return groups
+
+
+def write_comparison(groups: Sequence[Group], comparison: Comparison, directory: Path) -> list[Path]:
+    make_directory(directory)
+    texts = {
+        "comparison_report.txt": text_report(comparison),
+        "comparison.json": json.dumps(comparison.as_json(), indent=2, allow_nan=False) + "\n",
+        "comparison.html": comparison_page(groups, comparison),
+    }
+    for name, text in texts.items():
+        (directory / name).write_text(text, encoding="utf-8")
+    image = themes.save(comparison_figure(groups, comparison), directory / "comparison.png")
+    return [image, *[directory / name for name in texts]]

@@ -1,0 +1,103 @@
+"""What a run measured, as curves and means: returns, phases, resources."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from parallel_ppo.reports.runs import Run
+from parallel_ppo.reports.statistics import Timing, recent_mean
+
+RETURN_WINDOW = 100  # episodes
+PHASE_COLUMNS = {"rollout": "t_rollout", "learn": "t_learn", "sync": "t_sync"}
+
+
+def return_curve(run: Run, *, window: int = RETURN_WINDOW) -> np.ndarray:
+    """Per iteration, the mean return of the last `window` episodes; NaN while there are too few."""
+    if run.episodes is not None and len(run.episodes.returns):
+        return recent_mean(
+            run.episodes.iteration, run.episodes.returns, run.column("iteration"), window=window
+        )
+    return run.column("episode_return_mean")
+
+
+def iteration_returns(run: Run) -> np.ndarray:
+    """Per iteration, the mean return of the episodes that ended in it; NaN where none did."""
+    if run.episodes is None:
+        return run.column("episode_return_mean")
+    place = np.searchsorted(run.column("iteration"), run.episodes.iteration)
+    kept = place < len(run)
+    sums = np.bincount(place[kept], weights=run.episodes.returns[kept], minlength=len(run))
+    counts = np.bincount(place[kept], minlength=len(run))
+    return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
+
+
+def final_returns(run: Run, *, window: int = RETURN_WINDOW) -> np.ndarray:
+    """The returns of the last `window` episodes."""
+    if run.episodes is not None and len(run.episodes.returns):
+        return run.episodes.returns[-window:]
+    known = run.column("episode_return_mean")
+    return known[np.isfinite(known)][-1:]
+
+
+def returns_near(run: Run, steps: float, *, within: float) -> np.ndarray:
+    """Returns of the episodes that ended within `within` steps of `steps`."""
+    if run.episodes is None:
+        return np.empty(0)
+    position = run.episodes.step
+    return run.episodes.returns[np.abs(position - steps) <= within]
+
+
+def warm_up(run: Run) -> int:
+    """Iterations to leave out of timings: the first faults memory in and fills caches."""
+    return 1 if len(run) > 2 else 0
+
+
+def timing(run: Run, *, skip: int | None = None) -> Timing:
+    first = warm_up(run) if skip is None else skip
+    steps, seconds = run.iteration_steps()[first:], run.iteration_seconds()[first:]
+    keep = np.isfinite(steps) & np.isfinite(seconds) & (seconds > 0)
+    return Timing(steps=steps[keep], seconds=seconds[keep])
+
+
+def phase_seconds(run: Run) -> dict[str, np.ndarray]:
+    """Seconds of each phase per iteration; `other` is what the named phases leave of the iteration."""
+    phases = {name: np.nan_to_num(run.column(column)) for name, column in PHASE_COLUMNS.items()}
+    phases["other"] = np.maximum(0.0, run.iteration_seconds() - sum(phases.values()))
+    return phases
+
+
+def phase_cost(runs: Sequence[Run]) -> dict[str, float]:
+    """Seconds of each phase per 1,000 steps, over all iterations but the warm-up."""
+    steps = sum(run.iteration_steps()[warm_up(run) :].sum() for run in runs)
+    names = (*PHASE_COLUMNS, "other")
+    return {
+        name: float(1000.0 * sum(phase_seconds(run)[name][warm_up(run) :].sum() for run in runs) / steps)
+        for name in names
+    }
+
+
+def column_mean(runs: Sequence[Run], name: str) -> float:
+    values = np.concatenate([run.column(name)[warm_up(run) :] for run in runs])
+    values = values[np.isfinite(values)]
+    return float(values.mean()) if values.size else float("nan")
+
+
+def cpu_percent(runs: Sequence[Run]) -> float:
+    """Mean CPU use of all processes; 0 is what a run writes before its first sample."""
+    values = np.concatenate([run.column("cpu_percent") for run in runs])
+    values = values[values > 0]
+    return float(values.mean()) if values.size else float("nan")
+
+
+def peak_memory_mb(runs: Sequence[Run]) -> float:
+    """The highest resident memory that the runs saw, workers included."""
+    peaks = []
+    for run in runs:
+        column = run.column("rss_mb")
+        peaks += list(column[np.isfinite(column)])
+        summary_peak = (run.summary or {}).get("peak_rss_mb")
+        if isinstance(summary_peak, int | float):
+            peaks.append(float(summary_peak))
+    return max(peaks, default=float("nan"))

@@ -1,0 +1,109 @@
+"""Self-contained pages: one file, nothing loaded from anywhere, light and dark as the reader's system has it."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Sequence
+from html import escape as escape
+
+from matplotlib.figure import Figure
+
+from parallel_ppo.reports.theme import DARK, LIGHT, Theme, figure_bytes
+
+STYLE = """
+:root { color-scheme: light dark; --background: #ffffff; --text: #1c2127; --muted: #5c6670; --line: #e3e7eb;
+  --panel: #f6f8fa; --accent: #1f6fb5; --warning: #8a5a00; --warning-panel: #fff6e0; }
+@media (prefers-color-scheme: dark) { :root { --background: #15191e; --text: #e7ebef; --muted: #9aa5b1;
+  --line: #2b323a; --panel: #1c2229; --accent: #62aee8; --warning: #f0c26a; --warning-panel: #2c2617; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--background); color: var(--text);
+  font: 16px/1.5 system-ui, -apple-system, "Segoe UI", "Liberation Sans", sans-serif; }
+main { max-width: 1120px; margin: 0 auto; padding: 32px 20px 64px; }
+h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 8px; }
+h2 { font-size: 1.15rem; margin: 40px 0 12px; }
+.muted, footer { color: var(--muted); font-size: 0.9rem; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px; margin: 24px 0; }
+.card { background: var(--panel); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
+.card b { display: block; font-size: 1.6rem; line-height: 1.2; color: var(--accent); }
+.card small { color: var(--muted); display: block; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { text-align: left; padding: 7px 12px; border-bottom: 1px solid var(--line); vertical-align: top; }
+td.number, th.number { text-align: right; }
+tbody th { font-weight: 500; color: var(--muted); white-space: nowrap; }
+td { min-width: 11em; }
+td.number { min-width: 0; }
+.notes { margin-top: 16px; }
+.warnings { background: var(--warning-panel); color: var(--warning); border-radius: 10px; padding: 12px 16px; margin: 20px 0; }
+.warnings ul, .notes ul { margin: 4px 0 0; padding-left: 20px; }
+img { width: 100%; height: auto; display: block; }
+code { font-size: 0.9em; overflow-wrap: anywhere; }
+footer { margin-top: 48px; border-top: 1px solid var(--line); padding-top: 12px; }
+"""
+
+
+def page(*, title: str, body: Sequence[str]) -> str:
+    content = "\n".join(part for part in body if part)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{escape(title)}</title>
+<link rel="icon" href="data:,">
+<style>{STYLE}</style>
+</head>
+<body>
+<main>
+{content}
+</main>
+</body>
+</html>
+"""
+
+
+def picture(draw: Callable[[Theme], Figure], *, description: str) -> str:
+    """The figure in both themes; the browser shows the one that suits."""
+    light, dark = (_data_address(figure_bytes(draw(theme), "svg")) for theme in (LIGHT, DARK))
+    return (
+        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+        f'<img src="{light}" alt="{escape(description)}"></picture>'
+    )
+
+
+def _data_address(svg: bytes) -> str:
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+
+
+def card(value: str, name: str, detail: str = "") -> str:
+    small = f"<small>{escape(detail)}</small>" if detail else ""
+    return f'<div class="card">{escape(name)}<b>{escape(value)}</b>{small}</div>'
+
+
+def cards(items: Sequence[str]) -> str:
+    return '<div class="cards">' + "".join(items) + "</div>"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 99) -> str:
+    """The first cell of a row is its heading; columns from `numbers_from` on are set right."""
+
+    def kind(column: int) -> str:
+        return ' class="number"' if column >= numbers_from else ""
+
+    head = "".join(f"<th{kind(column)}>{escape(cell)}</th>" for column, cell in enumerate(header))
+    lines = []
+    for first, *rest in rows:
+        cells = "".join(f"<td{kind(column)}>{escape(cell)}</td>" for column, cell in enumerate(rest, start=1))
+        lines.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+
+
+def bullets(title: str, lines: Sequence[str], *, kind: str = "notes") -> str:
+    if not lines:
+        return ""
+    items = "".join(f"<li>{escape(line)}</li>" for line in lines)
+    return f'<div class="{kind}"><strong>{escape(title)}</strong><ul>{items}</ul></div>'
+
+
+def paragraph(text: str, *, kind: str = "") -> str:
+    return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"

@@ -1,0 +1,181 @@
+"""The curves of one or several runs: what was learned, how fast, and with what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from parallel_ppo.reports import theme as themes
+from parallel_ppo.reports.curves import iteration_returns, phase_cost, phase_seconds, return_curve
+from parallel_ppo.reports.groups import Group, short_env
+from parallel_ppo.reports.runs import Run
+from parallel_ppo.reports.statistics import mean_curve, smooth, smoothing_window
+from parallel_ppo.reports.theme import PHASE_NAMES, PHASES, Theme
+
+OVER_STEPS = "steps"
+OVER_TIME = "time"
+
+
+@dataclass(frozen=True)
+class Panel:
+    column: str
+    title: str
+    unit: str = ""
+
+
+PANELS = (
+    Panel("episode_return_mean", "Episode return"),
+    Panel("episode_length_mean", "Episode length", "steps"),
+    Panel("entropy", "Policy entropy", "nats"),
+    Panel("policy_loss", "Policy loss"),
+    Panel("value_loss", "Value loss"),
+    Panel("approx_kl", "KL of the update", "nats"),
+    Panel("fps", "Throughput, end to end", "steps/s"),
+    Panel("rss_mb", "Memory, all processes", "MB"),
+)
+
+
+def curves_figure(
+    groups: Sequence[Group], *, over: str, smoothing: int | None, theme: Theme = themes.LIGHT
+) -> Figure:
+    """All panels over steps or over wall time."""
+    with themes.drawing(theme):
+        header, body, figure = themes.headed_figure(15, 10, title=_title(groups))
+        panels = body.subplots(3, 3).ravel()
+        scale, unit = _scale(groups, over)
+        for axes, panel in zip(panels, PANELS, strict=False):
+            _draw_panel(axes, panel, groups, over=over, smoothing=smoothing, scale=scale, theme=theme)
+            _label_x(axes, over, unit)
+        _draw_phases(panels[-1], groups, over=over, smoothing=smoothing, scale=scale, theme=theme)
+        if len(groups) == 1:
+            _label_x(panels[-1], over, unit)
+        themes.legend_of(header, panels[0])
+    return figure
+
+
+def positions(run: Run, over: str) -> np.ndarray:
+    return run.wall_time if over == OVER_TIME else run.steps
+
+
+def _title(groups: Sequence[Group]) -> str:
+    games = sorted({short_env(run.env_id) for group in groups for run in group.runs} - {"unknown"})
+    name = groups[0].label if len(groups) == 1 else f"{len(groups)} runs"
+    return f"{', '.join(games)}: {name}" if games else name
+
+
+def _scale(groups: Sequence[Group], over: str) -> tuple[float, str]:
+    if over == OVER_STEPS:
+        return 1.0, ""
+    ends = [run.wall_time[np.isfinite(run.wall_time)] for group in groups for run in group.runs]
+    return themes.time_unit(max((float(end[-1]) for end in ends if end.size), default=0.0))
+
+
+def _label_x(axes: Axes, over: str, unit: str) -> None:
+    if over == OVER_STEPS:
+        themes.steps_axis(axes)
+    else:
+        axes.set_xlabel(f"wall time ({unit})")
+    if axes.lines:
+        axes.set_xlim(left=0)
+
+
+def _draw_panel(
+    axes: Axes,
+    panel: Panel,
+    groups: Sequence[Group],
+    *,
+    over: str,
+    smoothing: int | None,
+    scale: float,
+    theme: Theme,
+) -> None:
+    axes.set_title(panel.title + (f" ({panel.unit})" if panel.unit else ""))
+    for index, group in enumerate(groups):
+        color = theme.series[(index + 1) % len(theme.series)]
+        x = [positions(run, over) for run in group.runs]
+        raw = [_raw(run, panel) for run in group.runs]
+        for position, values in zip(x, raw, strict=True):
+            axes.plot(position / scale, values, color=color, alpha=0.35, linewidth=0.8)
+        smoothed = [_smoothed(run, panel, smoothing) for run in group.runs]
+        themes.line(axes, mean_curve(x, smoothed), color=color, label=group.label, scale=scale)
+    if not any(np.isfinite(run.column(panel.column)).any() for group in groups for run in group.runs):
+        themes.empty(axes, f"no {panel.column} in the log")
+        return
+    if panel.unit in ("MB", "steps/s"):
+        axes.set_ylim(bottom=0)
+    themes.plain_numbers(axes)
+
+
+def _raw(run: Run, panel: Panel) -> np.ndarray:
+    return iteration_returns(run) if panel.column == "episode_return_mean" else run.column(panel.column)
+
+
+def _smoothed(run: Run, panel: Panel, smoothing: int | None) -> np.ndarray:
+    """Returns are smoothed over episodes rather than iterations, so that long episodes do not count less."""
+    if panel.column == "episode_return_mean":
+        return return_curve(run)
+    smoothed = smooth(run.column(panel.column), smoothing or smoothing_window(len(run)))
+    return np.where(np.isfinite(run.column(panel.column)), smoothed, np.nan)
+
+
+def _draw_phases(
+    axes: Axes, groups: Sequence[Group], *, over: str, smoothing: int | None, scale: float, theme: Theme
+) -> None:
+    if len(groups) > 1:
+        axes.set_title("Where the time goes")
+        phase_bars(axes, [(group.label, phase_cost(group.runs)) for group in groups], theme=theme)
+        return
+    run = groups[0].first
+    axes.set_title("Where the time goes (%)")
+    phases = phase_seconds(run)
+    total = np.maximum(run.iteration_seconds(), 1e-9)
+    shares = [100 * smooth(phases[name] / total, smoothing or smoothing_window(len(run))) for name in PHASES]
+    x = positions(run, over) / scale
+    if len(x) == 1:
+        x, shares = np.array([0.0, x[0]]), [np.repeat(share, 2) for share in shares]
+    axes.stackplot(x, *shares, colors=theme.phases, labels=[PHASE_NAMES[name] for name in PHASES])
+    axes.set_ylim(0, 100)
+    axes.margins(x=0)
+    axes.legend(
+        loc="lower left", ncols=2, frameon=True, facecolor=theme.background, edgecolor=theme.grid, fontsize=9
+    )
+
+
+def phase_bars(
+    axes: Axes, rows: Sequence[tuple[str, dict[str, float]]], *, theme: Theme, legend: bool = True
+) -> None:
+    """One bar per group, as long as its time per step, split by phase."""
+    places = np.arange(len(rows))[::-1]
+    left = np.zeros(len(rows))
+    totals = np.array([sum(cost.values()) for _, cost in rows])
+    for name, color in zip(PHASES, theme.phases, strict=True):
+        width = np.array([cost[name] for _, cost in rows])
+        if not width.max(initial=0) > 0.002 * totals.max(initial=0):
+            continue
+        axes.barh(places, width, left=left, color=color, height=0.5, label=PHASE_NAMES[name])
+        for place, start, value, total in zip(places, left, width, totals, strict=True):
+            if value > 0.09 * totals.max():
+                text = f"{100 * value / total:.0f}%"
+                axes.text(
+                    start + value / 2, place, text, ha="center", va="center", color="#14181c", fontsize=9
+                )
+        left += width
+    for place, (label, _) in zip(places, rows, strict=True):
+        axes.annotate(label, (0, place + 0.29), xytext=(2, 3), textcoords="offset points", fontsize=9.5)
+    axes.set_yticks([])
+    axes.set_xlabel("seconds per 1,000 environment steps")
+    axes.grid(axis="y", visible=False)
+    axes.set_ylim(-0.5, len(rows) - 0.05)
+    if legend:
+        axes.legend(
+            loc="lower right",
+            bbox_to_anchor=(1, 1.0),
+            ncols=4,
+            fontsize=9,
+            columnspacing=1.2,
+            handlelength=1.2,
+        )

@@ -1,0 +1,221 @@
+"""The arithmetic of the reports: pure functions over arrays, deterministic, without files or pictures.
+
+Intervals are percentile bootstraps at 95 %. Iterations of one run are not independent (a garbage collection or
+a busy neighbour lasts for several of them), so they are resampled in blocks of neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+CONFIDENCE = 0.95
+RESAMPLES = 2000
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A value and its interval; low and high are NaN where there is too little to say."""
+
+    value: float
+    low: float = float("nan")
+    high: float = float("nan")
+
+
+def iqm(values: np.ndarray) -> float:
+    """Interquartile mean: a quarter (rounded down) of the values is cut off at either end."""
+    ordered = np.sort(np.asarray(values, dtype=float))
+    cut = len(ordered) // 4
+    return float(ordered[cut : len(ordered) - cut].mean()) if len(ordered) else float("nan")
+
+
+def interval(samples: np.ndarray) -> tuple[float, float]:
+    tail = 50.0 * (1.0 - CONFIDENCE)
+    low, high = np.percentile(samples, [tail, 100.0 - tail])
+    return float(low), float(high)
+
+
+def bootstrap(
+    values: Sequence[float] | np.ndarray, statistic: Callable[[np.ndarray], float] = np.mean, *, seed: int = 0
+) -> Estimate:
+    """`statistic` of the finite values, with its bootstrap interval (NaN for fewer than two values)."""
+    finite = np.asarray(values, dtype=float)
+    finite = finite[np.isfinite(finite)]
+    if finite.size == 0:
+        return Estimate(float("nan"))
+    value = float(statistic(finite))
+    if finite.size == 1:
+        return Estimate(value)
+    generator = np.random.default_rng(seed)
+    picks = generator.integers(0, finite.size, size=(RESAMPLES, finite.size))
+    return Estimate(value, *interval(np.array([statistic(finite[pick]) for pick in picks])))
+
+
+def stratified_bootstrap(
+    groups: Sequence[Sequence[float]], statistic: Callable[[np.ndarray], float], *, seed: int = 0
+) -> Estimate:
+    """`statistic` of all values; seeds are resampled within each game, so that every game stays in."""
+    strata = [np.asarray(group, dtype=float) for group in groups if len(group)]
+    if not strata:
+        return Estimate(float("nan"))
+    value = float(statistic(np.concatenate(strata)))
+    if all(stratum.size == 1 for stratum in strata):
+        return Estimate(value)
+    generator = np.random.default_rng(seed)
+    samples = np.empty(RESAMPLES)
+    for index in range(RESAMPLES):
+        samples[index] = statistic(
+            np.concatenate([generator.choice(stratum, stratum.size) for stratum in strata])
+        )
+    return Estimate(value, *interval(samples))
+
+
+def smooth(values: np.ndarray, window: int) -> np.ndarray:
+    """Mean of the last `window` finite-or-not entries; NaNs are skipped, all-NaN windows stay NaN."""
+    values = np.asarray(values, dtype=float)
+    finite = np.isfinite(values)
+    sums = np.concatenate([[0.0], np.cumsum(np.where(finite, values, 0.0))])
+    counts = np.concatenate([[0], np.cumsum(finite)])
+    ends = np.arange(1, len(values) + 1)
+    starts = np.maximum(0, ends - max(1, window))
+    number = counts[ends] - counts[starts]
+    return np.where(number > 0, (sums[ends] - sums[starts]) / np.maximum(number, 1), np.nan)
+
+
+def smoothing_window(count: int) -> int:
+    """A twentieth of a curve, so that short and long ones look equally smooth."""
+    return max(1, min(50, count // 20))
+
+
+def recent_mean(
+    positions: np.ndarray, values: np.ndarray, at: np.ndarray, *, window: int = 100, minimum: int = 20
+) -> np.ndarray:
+    """At each of `at`: the mean of the last `window` values whose position is not behind it; NaN before `minimum`."""
+    order = np.argsort(positions, kind="stable")
+    sums = np.concatenate([[0.0], np.cumsum(values[order])])
+    ends = np.searchsorted(positions[order], at, side="right")
+    starts = np.maximum(0, ends - window)
+    needed = max(1, min(minimum, len(values)))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(ends >= needed, (sums[ends] - sums[starts]) / (ends - starts), np.nan)
+
+
+def time_to_return(times: np.ndarray, returns: np.ndarray, threshold: float) -> float:
+    """The first time at which the return is at least `threshold`; NaN if it never is."""
+    reached = np.flatnonzero(np.asarray(returns) >= threshold)
+    return float(times[reached[0]]) if reached.size else float("nan")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Steps and seconds of the iterations of one run."""
+
+    steps: np.ndarray
+    seconds: np.ndarray
+
+    @property
+    def throughput(self) -> float:
+        return float(self.steps.sum() / self.seconds.sum()) if self.seconds.sum() > 0 else float("nan")
+
+
+def throughput(timings: Sequence[Timing], *, seed: int = 0) -> Estimate:
+    """Mean steps per second over the runs, with an interval from resampled runs and blocks of iterations."""
+    value = float(np.mean([timing.throughput for timing in timings]))
+    if all(len(timing.steps) < 2 for timing in timings) and len(timings) < 2:
+        return Estimate(value)
+    return Estimate(value, *interval(_resampled_throughput(timings, np.random.default_rng(seed))))
+
+
+def speedup(baseline: Sequence[Timing], other: Sequence[Timing], *, seed: int = 0) -> Estimate:
+    """Throughput of `other` over that of `baseline`, both resampled independently."""
+    value = throughput(other).value / throughput(baseline).value
+    if min(sum(len(timing.steps) for timing in group) for group in (baseline, other)) < 2:
+        return Estimate(value)
+    generator = np.random.default_rng(seed)
+    above = _resampled_throughput(other, generator)
+    below = _resampled_throughput(baseline, generator)
+    return Estimate(value, *interval(above / below))
+
+
+def block_length(count: int) -> int:
+    """About the cube root, the usual rate for block bootstraps."""
+    return max(1, round(count ** (1 / 3)))
+
+
+def _resampled_throughput(timings: Sequence[Timing], generator: np.random.Generator) -> np.ndarray:
+    per_run = np.stack([_resampled_run(timing, generator) for timing in timings])
+    chosen = generator.integers(0, len(timings), size=(RESAMPLES, len(timings)))
+    return per_run[chosen, np.arange(RESAMPLES)[:, None]].mean(axis=1)
+
+
+def _resampled_run(timing: Timing, generator: np.random.Generator) -> np.ndarray:
+    """Circular block bootstrap of one run's iterations."""
+    count = len(timing.steps)
+    length = block_length(count)
+    starts = generator.integers(0, count, size=(RESAMPLES, -(-count // length)))
+    picks = (starts[:, :, None] + np.arange(length)) % count
+    picks = picks.reshape(RESAMPLES, -1)[:, :count]
+    return timing.steps[picks].sum(axis=1) / timing.seconds[picks].sum(axis=1)
+
+
+@dataclass(frozen=True)
+class Amdahl:
+    """Seconds of an iteration as `serial + parallel / workers`."""
+
+    serial: float
+    parallel: float
+
+    @property
+    def serial_share(self) -> float:
+        return self.serial / (self.serial + self.parallel)
+
+    def seconds(self, workers: np.ndarray | float) -> np.ndarray | float:
+        return self.serial + self.parallel / workers
+
+    def speedup(self, workers: np.ndarray | float) -> np.ndarray | float:
+        return (self.serial + self.parallel) / self.seconds(workers)
+
+
+def fit_amdahl(workers: Sequence[int], seconds: Sequence[float]) -> Amdahl:
+    """Least squares of the relative error with both parts at least zero."""
+    assert len(set(workers)) >= 2, "one worker count cannot tell serial from parallel"
+    times = np.asarray(seconds, dtype=float)
+    design = np.stack([1.0 / times, 1.0 / (np.asarray(workers, dtype=float) * times)], axis=1)
+    target = np.ones(len(times))
+    both = np.linalg.lstsq(design, target, rcond=None)[0]
+    if (both >= 0).all():
+        return Amdahl(serial=float(both[0]), parallel=float(both[1]))
+    alone = [float(column @ target / (column @ column)) for column in design.T]
+    errors = [
+        float(np.sum((column * part - target) ** 2)) for column, part in zip(design.T, alone, strict=True)
+    ]
+    return Amdahl(alone[0], 0.0) if errors[0] < errors[1] else Amdahl(0.0, alone[1])
+
+
+def mean_curve(
+    positions: Sequence[np.ndarray], values: Sequence[np.ndarray], *, points: int = 200
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Several runs on one grid: positions, mean, low, high. Only where all of them have values."""
+    curves = [_finite(x, y) for x, y in zip(positions, values, strict=True)]
+    curves = [curve for curve in curves if len(curve[0])]
+    if not curves:
+        return (np.empty(0),) * 4
+    if len(curves) == 1:
+        x, y = curves[0]
+        return x, y, np.full(len(x), np.nan), np.full(len(x), np.nan)
+    start, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+    if end < start:
+        return (np.empty(0),) * 4
+    grid = np.linspace(start, end, points)
+    stacked = np.stack([np.interp(grid, x, y) for x, y in curves])
+    picks = np.random.default_rng(0).integers(0, len(curves), size=(RESAMPLES, len(curves)))
+    samples = stacked[picks].mean(axis=1)
+    low, high = np.percentile(samples, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)], axis=0)
+    return grid, stacked.mean(axis=0), low, high
+
+
+def _finite(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    keep = np.isfinite(x) & np.isfinite(y)
+    return x[keep], y[keep]

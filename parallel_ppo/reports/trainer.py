@@ -1,0 +1,106 @@
+"""Starting a trainer as a process of its own and following it through the files it writes."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from parallel_ppo.exits import InputError
+from parallel_ppo.reports.errors import TrainerFailed
+from parallel_ppo.reports.runs import METRICS
+
+PARALLEL_TRAINER = "train_parallel_timed.py"
+POLL_SECONDS = 0.5
+GRACE_SECONDS = 30.0
+_SET_PARENT_DEATH_SIGNAL = 1  # prctl(2)
+_LIBC = ctypes.CDLL(None)
+
+
+def train(
+    arguments: Sequence[str],
+    *,
+    project: Path,
+    run_directory: Path,
+    output: Path,
+    on_progress: Callable[[int, float], None] | None = None,
+) -> None:
+    """Run the parallel trainer; `on_progress` gets steps and seconds. Raises `TrainerFailed` unless it exits with 0."""
+    script = project / PARALLEL_TRAINER
+    if not script.exists():
+        raise InputError(f"no {script}; run this from a full clone of the project")
+    with output.open("ab") as sink:
+        child = subprocess.Popen(
+            [sys.executable, str(script), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            preexec_fn=_die_with_parent,
+        )
+        with _interrupting(child):
+            while child.poll() is None:
+                time.sleep(POLL_SECONDS)
+                if on_progress:
+                    on_progress(*last_progress(run_directory))
+    if child.returncode:
+        raise TrainerFailed(
+            f"{run_directory} {_how_it_ended(child.returncode)}: {_last_line(output)} (see {output})",
+            child.returncode,
+        )
+
+
+def last_progress(run_directory: Path) -> tuple[int, float]:
+    """Steps and wall time of the last whole line of the log; zeros before the first."""
+    try:
+        with (run_directory / METRICS).open("rb") as log:
+            log.seek(0, 2)
+            log.seek(max(0, log.tell() - 8192))
+            lines = log.read().split(b"\n")[:-1]
+        row = json.loads(lines[-1])
+        return int(row["steps_global"]), float(row.get("wall_time") or 0.0)
+    except (OSError, ValueError, IndexError, KeyError, TypeError):
+        return 0, 0.0
+
+
+def _die_with_parent() -> None:
+    """A trainer whose parent is killed saves and stops, instead of running on unseen."""
+    _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+
+
+@contextmanager
+def _interrupting(child: subprocess.Popen) -> Iterator[None]:
+    """The child is in its own session, so that one Ctrl-C reaches it once: from here. It saves, then we leave."""
+
+    def terminate(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    except BaseException:
+        if child.poll() is None:
+            child.send_signal(signal.SIGINT)
+        try:
+            child.wait(GRACE_SECONDS)
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            child.kill()
+            child.wait()
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _how_it_ended(code: int) -> str:
+    return f"was killed by signal {-code}" if code < 0 else f"failed with exit code {code}"
+
+
+def _last_line(output: Path) -> str:
+    lines = output.read_text(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else "it said nothing"

@@ -1,0 +1,8 @@
+"""Record episodes of a trained policy as MP4 and GIF; see --help."""
+
+import sys
+
+from parallel_ppo.play_command import play_episodes
+
+if __name__ == "__main__":
+    sys.exit(play_episodes())

@@ -1,0 +1,8 @@
+"""Check the installation part by part, in under a minute."""
+
+import sys
+
+from parallel_ppo.selftest import main
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,93 @@
+"""Shared by the tests: small settings, an in-process trainer without files, and the real commands."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from parallel_ppo.placement import set_thread_variables
+
+set_thread_variables(1)  # before torch is imported
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+from parallel_ppo.config import Settings, load_settings  # noqa: E402
+
+torch.set_num_threads(1)
+ROOT = Path(__file__).resolve().parent.parent
+SMALL = {"env.num_envs": 16, "training.n_steps": 16, "training.batch_size": 64}
+
+
+def small_settings(env: str = "CartPole-v1", policy: str = "mlp", **flags: Any) -> Settings:
+    """16 envs x 16 steps, minibatch 64; `training__gamma=0.9` sets training.gamma."""
+    values = SMALL | {"env.id": env, "training.policy": policy, "training.seed": 7}
+    values |= {key.replace("__", "."): value for key, value in flags.items()}
+    return load_settings(file=None, flags=values)
+
+
+class Outcome:
+    """A finished command and the run directory it wrote."""
+
+    def __init__(self, result: subprocess.CompletedProcess[str], directory: Path | None) -> None:
+        self.code, self.out, self.err, self.directory = (
+            result.returncode,
+            result.stdout,
+            result.stderr,
+            directory,
+        )
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        assert self.directory is not None
+        return json.loads((self.directory / "summary.json").read_text())
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        assert self.directory is not None
+        return [json.loads(line) for line in (self.directory / "metrics.jsonl").read_text().splitlines()]
+
+    @property
+    def learning(self) -> list[dict[str, Any]]:
+        from parallel_ppo.metrics import NOT_LEARNING
+
+        return [
+            {key: value for key, value in record.items() if key not in NOT_LEARNING}
+            for record in self.metrics
+        ]
+
+
+def command(
+    script: str,
+    *arguments: str,
+    directory: Path | None = None,
+    cwd: Path = ROOT,
+    env: dict[str, str] | None = None,
+) -> Outcome:
+    """Runs a script of the project as a user would."""
+    output = ["--output-dir", str(directory)] if directory is not None and "--resume" not in arguments else []
+    result = subprocess.run(
+        [sys.executable, str(ROOT / script), *arguments, *output],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=os.environ | (env or {}),
+    )
+    return Outcome(result, directory)
+
+
+def train(directory: Path, *arguments: str, script: str = "train_parallel_timed.py") -> Outcome:
+    """A training that must succeed."""
+    outcome = command(script, "--quiet", *arguments, directory=directory)
+    assert outcome.code == 0, outcome.err
+    return outcome
+
+
+@pytest.fixture(autouse=True)
+def _own_key(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Tests never touch the user's own signing key."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))
+    yield

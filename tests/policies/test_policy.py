@@ -1,0 +1,72 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from parallel_ppo.envs.contract import ActionSpec, EnvSpec
+from parallel_ppo.policies.policy import ALIGNMENT, Policy, bind, initialise, num_flat, sha256, views
+from tests.conftest import small_settings
+
+IMAGE = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), True, 0)
+VECTOR = EnvSpec((4,), "float32", ActionSpec("categorical", (2,)), True, 0)
+SPECS = {"impala": IMAGE, "nature": IMAGE, "mlp": VECTOR}
+
+
+def build(kind: str, seed: int = 1) -> tuple[Policy, torch.Tensor]:
+    env = "coinrun" if kind != "mlp" else "CartPole-v1"
+    policy = Policy(small_settings(env, kind), SPECS[kind])
+    flat = torch.full((num_flat(policy),), 7.0)
+    bind(policy, flat)
+    initialise(policy, flat, seed)
+    return policy, flat
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_parameters_live_in_the_flat_vector(kind: str) -> None:
+    policy, flat = build(kind)
+    names = list(views(policy, flat))
+    assert names == [name for name, _ in policy.named_parameters()]
+    for parameter in policy.parameters():
+        offset = (parameter.data_ptr() - flat.data_ptr()) // 4
+        assert 0 <= offset < len(flat)
+        assert offset % ALIGNMENT == 0
+    flat.zero_()
+    assert all(float(parameter.detach().abs().sum()) == 0 for parameter in policy.parameters())
+
+
+def test_impala_has_the_published_size() -> None:
+    policy, _ = build("impala")
+    assert sum(parameter.numel() for parameter in policy.parameters()) == 626_256
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_initial_weights_depend_on_the_seed_alone(kind: str) -> None:
+    (policy, flat), (_, again), (_, other) = build(kind), build(kind), build(kind, seed=2)
+    assert sha256(policy, flat) == sha256(policy, again) != sha256(policy, other)
+
+
+def test_heads_are_orthogonal_with_their_gains() -> None:
+    policy, _ = build("nature")
+    weight = policy.action_head.weight.detach().numpy()
+    np.testing.assert_allclose(weight @ weight.T, np.eye(15) * 1e-4, atol=1e-9)
+    assert math.isclose(float(policy.value_head.weight.detach().norm()), 1.0, rel_tol=1e-5)
+
+
+@pytest.mark.parametrize("kind", SPECS)
+def test_forward_shapes_and_near_uniform_start(kind: str) -> None:
+    policy, _ = build(kind)
+    images = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
+    rows = torch.randn(8, 4) if kind == "mlp" else images
+    output = policy(policy.prepare(rows, torch.zeros(()), torch.ones(()), 10.0))
+    assert output.action.shape == (8, SPECS[kind].action.sizes[0])
+    assert output.value.shape == (8,)
+    assert float(output.action.detach().abs().max()) < 0.2
+
+
+def test_images_are_channels_last_without_a_copy_of_order() -> None:
+    policy, _ = build("impala")
+    rows = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
+    prepared = policy.prepare(rows, torch.zeros(()), torch.ones(()), 10.0)
+    assert prepared.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(prepared[3, 2, 10, 20], rows[3, 10, 20, 2].float() / 255)

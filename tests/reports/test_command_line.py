@@ -1,0 +1,97 @@
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from run_writer import write_run
+
+from parallel_ppo.exits import InputError
+from parallel_ppo.reports import command_line
+
+ROOT = Path(__file__).resolve().parents[2]
+COMMANDS = ("compare_results.py", "plot_results.py", "benchmarks/scaling.py", "tools/suite.py")
+
+
+@pytest.fixture
+def call(monkeypatch, capsys, tmp_path):
+    """Run a script as `python SCRIPT ARGUMENTS` would, in this process: importing matplotlib costs a second each time."""
+
+    def run(script, *arguments):
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        with pytest.raises(SystemExit) as caught:
+            runpy.run_path(str(ROOT / script), run_name="__main__")
+        return (caught.value.code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example_that_names_the_command(command, call):
+    code, output, _ = call(command, "--help")
+    assert code == 0
+    assert f"python {command}" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["compare_results.py"], "no sequential run under runs/"),
+        (
+            ["compare_results.py", "--sequential", "nowhere", "--parallel", "nowhere"],
+            "no run directory nowhere",
+        ),
+        (["compare_results.py", "--run", "label"], "expected LABEL=DIR"),
+        (["compare_results.py", "--run", "a=RUN"], "a comparison needs two"),
+        (
+            ["compare_results.py", "--run", "a=RUN", "--run", "b=RUN", "--returns", "1,x"],
+            "'x' is not a number",
+        ),
+        (
+            ["compare_results.py", "--run", "a=RUN", "--run", "b=RUN", "--output-dir", "RUN/config.yaml"],
+            "is not a directory",
+        ),
+        (["compare_results.py", "--paralel", "x"], "--paralel"),
+        (["plot_results.py", "nowhere"], "no run directory nowhere"),
+        (["plot_results.py", "--log-file", "nowhere.jsonl"], "no nowhere.jsonl"),
+        (["benchmarks/scaling.py", "--world-sizes", "1,two"], "'two' is not a number"),
+        (["benchmarks/scaling.py", "--world-sizes", "0,1"], "from 1 on"),
+        (["benchmarks/scaling.py", "--minibatches", "3"], "32 x 128 = 4096 samples"),
+        (["benchmarks/scaling.py", "--warmup-iters", "12"], "--warmup-iters 12"),
+        (["tools/suite.py"], "--games is missing"),
+        (["tools/suite.py", "--games", "coinrun"], "--total-timesteps N or --duration HOURS"),
+        (["tools/suite.py", "--resume", "nowhere"], "nowhere"),
+        (["tools/suite.py", "--games", "coinrun", "--duration", "1", "--output-dir", "RUN"], "is not empty"),
+    ],
+)
+def test_wrong_input_is_one_line_and_exit_code_2(arguments, words, call, tmp_path):
+    run = write_run(tmp_path / "run", iterations=2)
+    script, *rest = [argument.replace("RUN", str(run)) for argument in arguments]
+    code, _, errors = call(script, *rest)
+    assert code == 2, errors
+    assert words in errors
+    assert len(errors.strip().splitlines()) == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run"], "nothing was written"
+
+
+def test_numbers_by_commas():
+    assert command_line.number_list("1,2,4", flag="--x") == [1, 2, 4]
+    with pytest.raises(InputError, match="--x 1,,2: '' is not a number"):
+        command_line.number_list("1,,2", flag="--x")
+
+
+def test_reports_import_no_training_code():
+    """Loading every module of the reports must not load torch, an environment or the trainers."""
+    code = (
+        f"import sys, pkgutil, importlib; sys.path.insert(0, {str(ROOT)!r})\n"
+        "import parallel_ppo.reports as reports\n"
+        "for module in pkgutil.iter_modules(reports.__path__):\n"
+        "    importlib.import_module(f'parallel_ppo.reports.{module.name}')\n"
+        "allowed = ('parallel_ppo.reports', 'parallel_ppo.exits', 'parallel_ppo.version')\n"
+        "bad = [name for name in sys.modules if name.split('.')[0] in ('torch', 'procgen', 'gymnasium', 'tensorboard')]\n"
+        "bad += [name for name in sys.modules if name.startswith('parallel_ppo.') and not name.startswith(allowed)]\n"
+        "print(bad)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.stdout.strip() == "[]", result.stderr

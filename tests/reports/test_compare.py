@@ -1,0 +1,213 @@
+import json
+import math
+import re
+
+import pytest
+import yaml
+from run_writer import write_run
+
+from parallel_ppo.reports import compare_command
+from parallel_ppo.reports.compare import compare, default_thresholds
+from parallel_ppo.reports.compare_command import main, write_comparison
+from parallel_ppo.reports.comparison_plot import comparison_figure
+from parallel_ppo.reports.comparison_text import text_report
+from parallel_ppo.reports.groups import Group
+from parallel_ppo.reports.runs import load_run
+from parallel_ppo.reports.theme import figure_bytes
+from parallel_ppo.reports.words import headline
+
+
+def group(label, *paths):
+    return Group(label, tuple(load_run(path) for path in paths))
+
+
+def test_speedup_efficiency_and_equal_bits(twins):
+    comparison = compare(twins)
+    pair = comparison.pairs[0]
+    exact = (8.0 + 0.01) / (1.0 + 0.4 + 5.6 / 2 + 0.01)
+    assert pair.speedup.value == pytest.approx(exact, rel=0.02)
+    assert pair.speedup.low < pair.speedup.value < pair.speedup.high
+    assert pair.efficiency.value == pytest.approx(pair.speedup.value / 2)
+    assert pair.identity.verdict == "identical"
+    assert pair.identity.compared == 24
+    assert comparison.warnings == []
+    assert "same bits" in headline(comparison)
+
+
+def test_time_to_return_falls_with_the_speed(twins):
+    comparison = compare(twins, thresholds=[2.0, 1000.0])
+    slow, fast = (result.seconds_to_return for result in comparison.groups)
+    assert fast["2"] < slow["2"]
+    assert math.isnan(fast["1000"])
+    assert "not reached" in text_report(comparison)
+
+
+def test_chosen_thresholds_are_reached_by_all(twins):
+    chosen = default_thresholds(twins)
+    assert len(chosen) == 3
+    for result in compare(twins).groups:
+        assert all(math.isfinite(seconds) for seconds in result.seconds_to_return.values())
+
+
+def test_efficiency_counts_the_threads_of_the_baseline(tmp_path):
+    baseline = write_run(tmp_path / "s", kind="sequential", workers=1)
+    summary = json.loads((baseline / "summary.json").read_text())
+    (baseline / "summary.json").write_text(json.dumps({**summary, "num_threads": 2}))
+    comparison = compare(
+        [group("sequential", baseline), group("parallel", write_run(tmp_path / "p", workers=2))]
+    )
+    assert comparison.pairs[0].efficiency.value == pytest.approx(comparison.pairs[0].speedup.value)
+    assert any("num_threads" in line for line in comparison.warnings)
+
+
+def test_other_bits_are_found_where_they_begin(tmp_path):
+    first, second = write_run(tmp_path / "a", kind="sequential", workers=1), write_run(tmp_path / "b")
+    rows = [json.loads(line) for line in (second / "metrics.jsonl").read_text().splitlines()]
+    for row in rows[4:]:
+        row["policy_sha256"] = "f" * 64
+    (second / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    identity = compare([group("a", first), group("b", second)]).pairs[0].identity
+    assert identity.verdict == "different"
+    assert f"step {5 * 2048:,}" in identity.sentence
+    assert "breaks the contract" in identity.sentence
+
+
+def test_other_bits_that_have_a_reason_are_not_called_a_fault(tmp_path):
+    threaded = write_run(tmp_path / "a", kind="sequential", workers=1, learning="threaded")
+    summary = json.loads((threaded / "summary.json").read_text())
+    (threaded / "summary.json").write_text(json.dumps({**summary, "num_threads": 2}))
+    identity = compare([group("a", threaded), group("b", write_run(tmp_path / "b"))]).pairs[0].identity
+    assert identity.sentence == "no: seed 1 differs from step 2,048 on, as it may: other arithmetic"
+
+
+def test_bits_of_different_seeds_are_not_compared(tmp_path):
+    groups = [group("a", write_run(tmp_path / "a", seed=1)), group("b", write_run(tmp_path / "b", seed=2))]
+    comparison = compare(groups)
+    assert comparison.pairs[0].identity.verdict == "unknown"
+    assert any("other seeds" in line for line in comparison.warnings)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"env": "starpilot"}, "other game"),
+        ({"policy": "impala"}, "other network"),
+        ({"num_envs": 64}, "other number of environments"),
+        ({"n_steps": 128}, "other rollout length"),
+        ({"num_levels": 200}, "env.num_levels"),
+        ({"machine": "Other CPU"}, "other machine"),
+        ({"commit": "def456-dirty"}, "other commit.*def456-dirty"),
+    ],
+)
+def test_what_is_not_comparable_is_said(tmp_path, change, words):
+    groups = [group("a", write_run(tmp_path / "a")), group("b", write_run(tmp_path / "b", **change))]
+    comparison = compare(groups)
+    assert len(comparison.warnings) == 1
+    assert re.search(words, comparison.warnings[0])
+    assert "READ WITH CARE" in text_report(comparison)
+
+
+def test_seeds_that_are_not_alike_are_said(tmp_path):
+    mixed = group(
+        "b", write_run(tmp_path / "b1"), write_run(tmp_path / "b2", seed=2, policy="impala", workers=4)
+    )
+    warnings = compare([group("a", write_run(tmp_path / "a")), mixed]).warnings
+    assert any("within b, other network" in line for line in warnings)
+    assert any("2 and 4 workers" in line for line in warnings)
+
+
+def test_a_machine_that_was_busy_with_something_else_is_said(tmp_path):
+    path = write_run(tmp_path / "b")
+    text = (path / "metrics.jsonl").read_text().replace('"cpu_percent": 190.0', '"cpu_percent": 120.0')
+    (path / "metrics.jsonl").write_text(text)
+    comparison = compare([group("a", write_run(tmp_path / "a", workers=1)), group("b", path)])
+    assert len(comparison.warnings) == 1
+    assert "got 120% CPU while busy for 190%" in comparison.warnings[0]
+
+
+def test_a_difference_within_the_noise_is_not_claimed(tmp_path):
+    paths = [
+        write_run(tmp_path / name, kind=name, workers=1, noise=0.2) for name in ("sequential", "parallel")
+    ]
+    comparison = compare([group("sequential", paths[0]), group("parallel", paths[1])])
+    assert (
+        headline(comparison)
+        == "parallel and sequential: no clear difference in speed, learning the same bits"
+    )
+
+
+def test_runs_of_different_games_are_not_called_faster(tmp_path):
+    paths = [
+        write_run(tmp_path / env, env=env, workers=workers)
+        for env, workers in (("coinrun", 1), ("starpilot", 2))
+    ]
+    comparison = compare([group("a", paths[0]), group("b", paths[1])])
+    assert headline(comparison).startswith("b and a did different work")
+
+
+def test_cpu_use_before_the_first_sample_is_not_known(tmp_path):
+    path = write_run(tmp_path / "b", iterations=1)
+    (path / "metrics.jsonl").write_text(
+        (path / "metrics.jsonl").read_text().replace('"cpu_percent": 190.0', '"cpu_percent": 0.0')
+    )
+    comparison = compare([group("a", write_run(tmp_path / "a")), group("b", path)])
+    assert math.isnan(comparison.groups[1].cpu_percent)
+    assert comparison.warnings == []
+
+
+def test_steps_of_a_schedule_matter_only_when_it_moves(tmp_path):
+    paths = [write_run(tmp_path / name) for name in ("a", "b")]
+    for schedule, expected in (("constant", 0), ("linear", 1)):
+        for steps, path in enumerate(paths):
+            config = yaml.safe_load((path / "config.yaml").read_text())
+            config["training"] |= {"learning_rate_schedule": schedule, "schedule_steps": 1000 + steps}
+            (path / "config.yaml").write_text(yaml.safe_dump(config))
+        assert len(compare([group("a", paths[0]), group("b", paths[1])]).warnings) == expected
+
+
+def test_all_files_are_written_and_the_json_is_strict(tmp_path, twins):
+    written = write_comparison(twins, compare(twins), tmp_path / "new" / "place")
+    assert {path.name for path in written} == {
+        "comparison.png", "comparison_report.txt", "comparison.json", "comparison.html",
+    }  # fmt: skip
+    content = (tmp_path / "new" / "place" / "comparison.json").read_text()
+    parsed = json.loads(content, parse_constant=pytest.fail)
+    assert parsed["pairs"][0]["identity"]["verdict"] == "identical"
+
+
+def test_one_iteration_each_in_progress_and_no_episodes(tmp_path):
+    paths = [
+        write_run(tmp_path / name, iterations=1, finished=False, workers=workers)
+        for name, workers in (("a", 1), ("b", 2))
+    ]
+    for path in paths:
+        (path / "episodes.jsonl").write_text("")
+    groups = [group("a", paths[0]), group("b", paths[1])]
+    comparison = compare(groups)
+    assert comparison.pairs[0].speedup.value > 1
+    assert comparison.thresholds == []
+    figure_bytes(comparison_figure(groups, comparison), "svg")
+    assert "in progress" in text_report(comparison)
+    assert len(comparison.notes) == 2
+
+
+def test_the_command_takes_the_newest_runs_and_says_where_it_wrote(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_run(tmp_path / "runs" / "sequential-1", kind="sequential", workers=1)
+    write_run(tmp_path / "runs" / "parallel-1", workers=2)
+    assert main([]) == 0
+    printed = capsys.readouterr().out
+    assert "newest sequential run: runs/sequential-1" in printed
+    assert "comparison/comparison.html" in printed
+    assert (tmp_path / "comparison" / "comparison.png").stat().st_size > 10_000
+
+
+def test_labels_repeat_for_seeds(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(compare_command, "write_comparison", lambda *_: [])
+    for name, workers, seed in (("a1", 1, 1), ("a2", 1, 2), ("b1", 4, 1)):
+        write_run(tmp_path / name, workers=workers, seed=seed)
+    runs = [f"one={tmp_path / 'a1'}", f"one={tmp_path / 'a2'}", f"[b]={tmp_path / 'b1'}"]
+    assert (
+        main([text for run in runs for text in ("--run", run)] + ["--output-dir", str(tmp_path / "out")]) == 0
+    )
+    assert "[b]" in capsys.readouterr().out, "a label is text, never markup"

@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+from run_writer import write_run
+
+from parallel_ppo.exits import InputError
+from parallel_ppo.reports import theme
+from parallel_ppo.reports.groups import group_seeds
+from parallel_ppo.reports.plot_command import main
+from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, PANELS, curves_figure
+from parallel_ppo.reports.runs import load_run
+
+
+def test_every_panel_shows_every_group(tmp_path):
+    runs = [
+        load_run(write_run(tmp_path / f"{workers}{seed}", workers=workers, seed=seed))
+        for workers in (1, 2)
+        for seed in (1, 2)
+    ]
+    figure = curves_figure(group_seeds(runs), over=OVER_TIME, smoothing=3)
+    panels = figure.subfigs[1].axes
+    assert len(panels) == len(PANELS) + 1
+    for axes in panels[:-1]:
+        assert len(axes.lines) == 4 + 2, "raw per run, mean per group"
+
+
+def test_png_and_svg_over_steps_and_time(tmp_path, capsys):
+    write_run(tmp_path / "a")
+    assert main([str(tmp_path / "a"), "--output-dir", str(tmp_path / "deep" / "out")]) == 0
+    names = {path.name for path in (tmp_path / "deep" / "out").iterdir()}
+    assert names == {f"curves_over_{over}.{kind}" for over in ("steps", "time") for kind in ("png", "svg")}
+    assert "wrote" in capsys.readouterr().out
+
+
+def test_a_log_without_the_optional_columns(tmp_path):
+    log = tmp_path / "metrics.jsonl"
+    log.write_text('{"iteration": 1, "steps_global": 64, "loss": 1.0}\n')
+    figure = curves_figure(group_seeds([load_run(log)]), over=OVER_STEPS, smoothing=5)
+    theme.figure_bytes(figure, "png")
+
+
+def test_wrong_flags_are_named(tmp_path):
+    with pytest.raises(InputError, match="--smoothing"):
+        main(["--smoothing", "0"])
+    with pytest.raises(InputError, match="no run under"):
+        main(["--runs-dir", str(tmp_path / "none")])
+
+
+def test_units_of_time():
+    assert theme.time_unit(100) == (1.0, "seconds")
+    assert theme.time_unit(600) == (60.0, "minutes")
+    assert theme.time_unit(10_000) == (3600.0, "hours")
+
+
+def test_a_constant_curve_has_readable_ticks():
+    axes = theme.new_figure(3, 3).subplots()
+    axes.plot([0, 1], [0.01, 0.01 + 1e-15])
+    theme.plain_numbers(axes)
+    assert np.ptp(axes.get_ylim()) > 1e-3

@@ -1,0 +1,177 @@
+import json
+import os
+
+import numpy as np
+import pytest
+from run_writer import write_run
+
+from parallel_ppo.exits import InputError
+from parallel_ppo.reports.curves import iteration_returns, phase_cost, phase_seconds, return_curve, timing
+from parallel_ppo.reports.groups import group_seeds
+from parallel_ppo.reports.runs import find_runs, load_log, load_run, newest_run
+
+
+def test_a_run_directory_is_read_whole(tmp_path):
+    run = load_run(write_run(tmp_path / "a", iterations=5, workers=3, seed=9))
+    assert len(run) == 5
+    assert run.kind == "parallel"
+    assert run.seed == 9
+    assert run.num_workers == 3
+    assert run.env_id == "procgen:procgen-coinrun-v0"
+    assert run.setting("training.n_epochs") == 3
+    assert run.setting("training.no_such", "x") == "x"
+    assert not run.in_progress
+    assert run.notes == ()
+    assert np.isnan(run.column("episode_return_mean")[0]), "null is NaN"
+    assert np.isnan(run.column("never_written")).all()
+
+
+def test_seconds_follow_the_clock_so_that_checkpoints_count(tmp_path):
+    path = write_run(tmp_path / "a", iterations=3, noise=0.0)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for row in rows[1:]:
+        row["wall_time"] += 5.0
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = load_run(path)
+    assert run.iteration_seconds()[1] == pytest.approx(rows[1]["t_iter"] + 5.0)
+    assert phase_seconds(run)["other"][1] == pytest.approx(5.0)
+    assert phase_seconds(run)["other"][2] == pytest.approx(0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    "tail", [b'{"iteration": 6, "steps_gl', b'{"iteration": 6, "note": "\xc3', b"\n", b""]
+)
+def test_a_torn_last_line_is_left_out(tmp_path, tail):
+    path = write_run(tmp_path / "a", iterations=5)
+    with (path / "metrics.jsonl").open("ab") as log:
+        log.write(tail)
+    run = load_run(path)
+    assert len(run) == 5
+    assert any("torn" in note for note in run.notes) == bool(tail.strip())
+
+
+def test_a_damaged_line_in_the_middle_is_named(tmp_path):
+    path = write_run(tmp_path / "a", iterations=3)
+    lines = (path / "metrics.jsonl").read_text().splitlines()
+    lines[1] = lines[1][:20]
+    (path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2 is not JSON"):
+        load_run(path)
+
+
+def test_one_iteration_is_enough(tmp_path):
+    run = load_run(write_run(tmp_path / "a", iterations=1))
+    assert len(run) == 1
+    assert sum(phase_cost([run]).values()) > 0
+
+
+def test_a_run_in_progress_is_used_and_said(tmp_path):
+    run = load_run(write_run(tmp_path / "a", finished=False))
+    assert run.in_progress
+    assert any("in progress" in note for note in run.notes)
+
+
+def test_the_summary_of_an_earlier_session_does_not_end_a_resumed_run(tmp_path):
+    path = write_run(tmp_path / "a")
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps({**summary, "env_steps": summary["env_steps"] // 2}))
+    assert load_run(path).in_progress
+
+
+def test_an_interrupted_run_is_said(tmp_path):
+    path = write_run(tmp_path / "a")
+    summary = json.loads((path / "summary.json").read_text())
+    (path / "summary.json").write_text(json.dumps({**summary, "exit_code": 130, "stop_reason": "SIGINT"}))
+    assert any("ended early: SIGINT" in note for note in load_run(path).notes)
+
+
+@pytest.mark.parametrize(
+    ("missing", "message"),
+    [("metrics.jsonl", "no .*metrics.jsonl"), ("config.yaml", "has no config.yaml")],
+)
+def test_what_cannot_be_missed_is_named(tmp_path, missing, message):
+    path = write_run(tmp_path / "a")
+    (path / missing).unlink()
+    with pytest.raises(InputError, match=message):
+        load_run(path)
+
+
+def test_what_can_be_missed_is_a_note(tmp_path):
+    path = write_run(tmp_path / "a")
+    (path / "run.json").unlink()
+    (path / "episodes.jsonl").unlink()
+    run = load_run(path)
+    assert run.kind == "parallel", "by its workers"
+    assert run.seed == 1
+    assert np.isfinite(return_curve(run)[-1]), "from the column"
+    assert any("run.json" in note for note in run.notes)
+
+
+def test_other_wrong_inputs_are_one_line(tmp_path):
+    (tmp_path / "file").write_text("x")
+    empty = write_run(tmp_path / "empty", iterations=1)
+    (empty / "metrics.jsonl").write_text("")
+    other = write_run(tmp_path / "other", iterations=1)
+    (other / "metrics.jsonl").write_text('{"loss": 1}\n')
+    listed = write_run(tmp_path / "listed", iterations=1)
+    (listed / "metrics.jsonl").write_text("[1]\n{}\n")
+    broken = write_run(tmp_path / "broken", iterations=1)
+    (broken / "config.yaml").write_text("a: [1\n")
+    for path in (
+        tmp_path / "none",
+        tmp_path / "file",
+        empty,
+        other,
+        listed,
+        broken,
+        tmp_path / "none" / "metrics.jsonl",
+    ):
+        with pytest.raises(InputError) as caught:
+            load_run(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_log_on_its_own_will_do(tmp_path):
+    path = write_run(tmp_path / "a", iterations=4)
+    alone = tmp_path / "alone" / "log.jsonl"
+    alone.parent.mkdir()
+    alone.write_bytes((path / "metrics.jsonl").read_bytes())
+    assert len(load_log(alone)) == 4
+    assert len(load_log(path / "metrics.jsonl")) == 4
+
+
+def test_the_newest_run_of_a_kind_is_found(tmp_path):
+    for number, kind in enumerate(["sequential", "parallel", "sequential", "parallel"]):
+        path = write_run(tmp_path / f"run-{number}", kind=kind, iterations=1)
+        os.utime(path / "metrics.jsonl", (1000 + number, 1000 + number))
+    assert newest_run(tmp_path, kind="sequential").name == "run-2"
+    assert find_runs(tmp_path)[-1].name == "run-3"
+    with pytest.raises(InputError, match="make train-parallel"):
+        newest_run(tmp_path / "nothing", kind="parallel")
+
+
+def test_the_first_iteration_is_warm_up_and_phases_are_per_thousand_steps(tmp_path):
+    path = write_run(tmp_path / "a", iterations=5, workers=1, noise=0.0)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["wall_time"] += 100.0
+    (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    run = load_run(path)
+    assert timing(run).throughput == pytest.approx(2048 / 8.01)
+    cost = phase_cost([run])
+    assert cost["rollout"] == pytest.approx(2.0 / 2.048)
+    assert cost["learn"] == pytest.approx(6.0 / 2.048)
+    assert cost["other"] == pytest.approx(0.0, abs=1e-9)
+
+
+def test_returns_per_iteration(tmp_path):
+    run = load_run(write_run(tmp_path / "a", iterations=4))
+    slow = [run.episodes.returns[run.episodes.iteration == iteration].mean() for iteration in range(1, 5)]
+    np.testing.assert_allclose(iteration_returns(run), slow)
+
+
+def test_seeds_become_a_group_and_other_settings_do_not(tmp_path):
+    runs = [load_run(write_run(tmp_path / f"s{seed}", seed=seed)) for seed in (1, 2, 3)]
+    runs.append(load_run(write_run(tmp_path / "other", seed=4, policy="impala")))
+    runs.append(load_run(write_run(tmp_path / "again", seed=1)))
+    assert [len(group.runs) for group in group_seeds(runs)] == [3, 1, 1]

@@ -1,0 +1,157 @@
+import numpy as np
+import pytest
+from scipy.optimize import nnls
+from scipy.stats import trim_mean
+
+from parallel_ppo.reports import statistics
+from parallel_ppo.reports.statistics import Amdahl, Timing
+
+
+def slow_smooth(values, window):
+    result = []
+    for end in range(len(values)):
+        kept = [value for value in values[max(0, end - window + 1) : end + 1] if np.isfinite(value)]
+        result.append(sum(kept) / len(kept) if kept else np.nan)
+    return result
+
+
+@pytest.mark.parametrize("window", [1, 3, 50])
+def test_smoothing_equals_its_slow_twin(window):
+    values = np.random.default_rng(0).normal(size=40)
+    values[[0, 1, 7, 8, 9, 10, 30]] = np.nan
+    np.testing.assert_allclose(statistics.smooth(values, window), slow_smooth(values, window))
+
+
+def test_recent_mean_equals_its_slow_twin():
+    generator = np.random.default_rng(1)
+    positions = generator.integers(1, 20, size=300)
+    values = generator.normal(size=300)
+    at = np.arange(0, 25)
+    order = sorted(range(300), key=lambda index: positions[index])
+    slow = []
+    for place in at:
+        seen = [values[index] for index in order if positions[index] <= place]
+        slow.append(np.mean(seen[-50:]) if len(seen) >= 20 else np.nan)
+    np.testing.assert_allclose(statistics.recent_mean(positions, values, at, window=50), slow)
+
+
+def test_recent_mean_of_fewer_episodes_than_the_minimum():
+    result = statistics.recent_mean(np.array([2, 3]), np.array([4.0, 6.0]), np.array([1, 2, 3]))
+    np.testing.assert_allclose(result, [np.nan, np.nan, 5.0])
+
+
+def test_iqm_cuts_a_quarter_at_either_end():
+    assert statistics.iqm(np.array([100.0, 1, 2, 3, 4, 5, 6, -50])) == pytest.approx(np.mean([2, 3, 4, 5]))
+    values = np.random.default_rng(0).normal(size=31)
+    assert statistics.iqm(values) == pytest.approx(trim_mean(values, 0.25))
+    assert statistics.iqm(np.array([1.0, 2.0, 6.0])) == pytest.approx(3.0), "too few to cut"
+
+
+def test_the_bootstrap_covers_the_mean_about_as_often_as_it_says():
+    generator = np.random.default_rng(3)
+    hits = 0
+    for trial in range(100):
+        estimate = statistics.bootstrap(generator.normal(5, 2, size=40), seed=trial)
+        hits += estimate.low <= 5 <= estimate.high
+    assert 86 <= hits <= 100
+
+
+def test_the_bootstrap_is_deterministic_and_says_nothing_from_one_value():
+    values = [1.0, 2.0, 4.0, float("nan")]
+    assert statistics.bootstrap(values) == statistics.bootstrap(values)
+    assert statistics.bootstrap(values).value == pytest.approx(7 / 3)
+    assert np.isnan(statistics.bootstrap([3.0]).low)
+    assert np.isnan(statistics.bootstrap([]).value)
+
+
+def test_the_stratified_bootstrap_keeps_every_game():
+    estimate = statistics.stratified_bootstrap([[0.0, 0.0], [1.0, 1.0]], np.mean)
+    assert (estimate.value, estimate.low, estimate.high) == (0.5, 0.5, 0.5)
+    assert np.isnan(statistics.stratified_bootstrap([[0.1], [0.2]], np.mean).low)
+
+
+def make_timing(count, seconds, noise, seed):
+    generator = np.random.default_rng(seed)
+    return Timing(np.full(count, 100.0), seconds * (1 + noise * generator.standard_normal(count)))
+
+
+def test_speedup_is_the_ratio_of_throughputs_with_an_interval_around_it():
+    slow, fast = [make_timing(50, 2.0, 0.05, 1)], [make_timing(80, 1.0, 0.05, 2)]
+    estimate = statistics.speedup(slow, fast)
+    by_hand = (8000 / fast[0].seconds.sum()) / (5000 / slow[0].seconds.sum())
+    assert estimate.value == pytest.approx(by_hand)
+    assert estimate.low < by_hand < estimate.high
+    assert 0.01 < estimate.high - estimate.low < 0.15
+    assert np.isnan(statistics.speedup([make_timing(1, 2.0, 0, 1)], fast).low), (
+        "one iteration has no interval"
+    )
+
+
+def test_several_runs_widen_the_interval_by_what_lies_between_them():
+    one = [make_timing(50, 1.0, 0.01, 1)]
+    several = [make_timing(50, seconds, 0.01, 1) for seconds in (0.8, 1.0, 1.2)]
+    width = [
+        estimate.high - estimate.low
+        for estimate in (statistics.throughput(one), statistics.throughput(several))
+    ]
+    assert width[1] > 5 * width[0]
+
+
+def test_neighbours_that_are_slow_together_widen_the_interval():
+    """Independent resampling would call a long slow stretch noise that averages out."""
+    seconds = np.where(np.arange(64) // 16 % 2 == 0, 1.0, 1.5)
+    shuffled = np.random.default_rng(0).permutation(seconds)
+    blocks, mixed = (
+        statistics.throughput([Timing(np.full(64, 100.0), each)]) for each in (seconds, shuffled)
+    )
+    assert blocks.high - blocks.low > 1.4 * (mixed.high - mixed.low)
+
+
+def test_time_to_return():
+    times, returns = np.array([1.0, 2, 3, 4]), np.array([np.nan, 1.0, 5.0, 2.0])
+    assert statistics.time_to_return(times, returns, 2.0) == 3.0
+    assert np.isnan(statistics.time_to_return(times, returns, 6.0))
+
+
+def test_amdahl_is_recovered_from_exact_times():
+    truth = Amdahl(serial=0.3, parallel=5.0)
+    workers = [1, 2, 4, 8]
+    fitted = statistics.fit_amdahl(workers, [truth.seconds(count) for count in workers])
+    assert fitted.serial == pytest.approx(0.3)
+    assert fitted.parallel == pytest.approx(5.0)
+    assert fitted.speedup(1) == pytest.approx(1.0)
+    assert fitted.speedup(10**9) == pytest.approx(5.3 / 0.3)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_amdahl_equals_a_constrained_solver(seed):
+    generator = np.random.default_rng(seed)
+    workers = np.array([1, 2, 3, 4, 6, 8])
+    seconds = generator.uniform(0, 0.5) + 4 / workers + generator.normal(0, 0.15, 6)
+    design = np.stack([1 / seconds, 1 / (workers * seconds)], axis=1)
+    fitted = statistics.fit_amdahl(list(workers), list(seconds))
+    np.testing.assert_allclose((fitted.serial, fitted.parallel), nnls(design, np.ones(6))[0], atol=1e-9)
+
+
+def test_amdahl_never_has_a_negative_part():
+    fitted = statistics.fit_amdahl([1, 2, 4], [4.0, 1.9, 0.9])
+    assert fitted.serial == 0.0
+    assert fitted.parallel > 0
+
+
+def test_mean_curve_equals_its_slow_twin_where_all_runs_have_values():
+    x = [np.array([0.0, 10.0]), np.array([2.0, 6.0, 12.0])]
+    y = [np.array([0.0, 10.0]), np.array([np.nan, 1.0, 4.0])]
+    grid, mean, low, high = statistics.mean_curve(x, y, points=5)
+    assert (grid[0], grid[-1]) == (6.0, 10.0)
+    slow = [(position + (1 + (position - 6) / 2)) / 2 for position in grid]
+    np.testing.assert_allclose(mean, slow)
+    assert (low <= mean).all()
+    assert (mean <= high).all()
+
+
+def test_mean_curve_of_nothing_and_of_one():
+    assert len(statistics.mean_curve([np.array([1.0])], [np.array([np.nan])])[0]) == 0
+    x, mean, low, _ = statistics.mean_curve([np.array([1.0, 2.0])], [np.array([3.0, 4.0])])
+    np.testing.assert_allclose((x, mean), ([1, 2], [3, 4]))
+    assert np.isnan(low).all()

@@ -1,0 +1,135 @@
+"""The commands as a user meets them: wrong input gets one line and exit 2, and nothing is written."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import command, train
+
+FAST = [
+    "--env",
+    "CartPole-v1",
+    "--num-envs",
+    "16",
+    "--n-steps",
+    "16",
+    "--batch-size",
+    "64",
+    "--total-timesteps",
+    "256",
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--num-workers", "0"], "parallel.num_workers: got 0"),
+        (["--env", "coinrum"], "did you mean 'coinrun'?"),
+        (["--num-envs", "32", "--n-steps", "256", "--batch-size", "1000"], "1000 does not divide 32 environments x 256 steps = 8192"),
+        (["--config", "nowhere.yaml"], "nowhere.yaml: no such configuration file"),
+        (["--num-workers", "many"], "'many' is neither a number nor 'auto'"),
+        (["--learning-rate", "fast"], "--learning-rate"),
+        (["--n-stepz", "5"], "--n-stepz"),
+        (["--set", "training.gama=0.9"], "did you mean 'gamma'?"),
+        (["--set", "gamma"], "expected section.key=value"),
+        (["--resume", "nowhere"], "--resume nowhere: no such directory"),
+        (["--policy", "transformer"], "training.policy: got 'transformer'"),
+        (["--env", "CartPole-v1", "--policy", "impala"], "'impala' cannot read the vectors of CartPole-v1; use mlp"),
+        (["--set", "training.learning_rate_schedule=linear", "--duration", "1"], "needs training.schedule_steps or --total-timesteps"),
+        (["--set", "hardware.pinning=[4000]"], "hardware.pinning"),
+        (["--set", "hardware.num_threads=3"], "is for the sequential trainer"),
+        (["--num-envs", "65536", "--n-steps", "1024", "--batch-size", "65536"], "GB"),
+    ],
+)  # fmt: skip
+def test_bad_input(arguments: list[str], expected: str, tmp_path: Path) -> None:
+    outcome = command("train_parallel_timed.py", *arguments, directory=tmp_path / "run", cwd=tmp_path)
+    assert outcome.code == 2, outcome.err
+    assert expected in outcome.err.replace("GiB", "GB")
+    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
+    assert not any(path for path in (tmp_path / "run").rglob("*"))
+
+
+def test_an_unknown_key_in_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("training:\n  n_stepz: 5\n")
+    outcome = command("train_timed.py", "--config", str(file), directory=tmp_path / "run")
+    assert outcome.code == 2
+    assert outcome.err == "error: training.n_stepz: unknown key; did you mean 'n_steps'?\n"
+
+
+def test_print_config_loads_again(tmp_path: Path) -> None:
+    first = command("train_parallel_timed.py", "--env", "starpilot", "--seed", "3", "--print-config")
+    assert first.code == 0, first.err
+    file = tmp_path / "printed.yaml"
+    file.write_text(first.out)
+    assert yaml.safe_load(first.out)["env"]["id"] == "procgen:procgen-starpilot-v0"
+    assert command("train_parallel_timed.py", "--config", str(file), "--print-config").out == first.out
+
+
+@pytest.mark.multiprocess
+def test_a_run_directory_is_as_designed_and_never_overwritten(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    run = train(directory, *FAST, "--num-workers", "1")
+    names = {path.name for path in directory.iterdir()}
+    assert {
+        "config.yaml",
+        "run.json",
+        "metrics.jsonl",
+        "episodes.jsonl",
+        "logs",
+        "checkpoints",
+        "summary.json",
+    } <= names
+    kept = {path.name for path in (directory / "checkpoints").iterdir()}
+    assert {"step_0", "step_256", "latest", "ppo_parallel_final.safetensors"} <= kept
+    wanted = "iteration steps_global world_size num_workers policy_sha256 fps fps_mean rollout_fps t_iter t_rollout t_learn t_sync loss policy_loss value_loss entropy approx_kl clip_frac explained_variance grad_norm learning_rate episode_return_mean episode_length_mean wall_time cpu_percent rss_mb"
+    assert set(wanted.split()) <= set(run.metrics[0])
+    wanted = "env_steps iterations wall_time fps_mean policy_sha256 final_return_mean num_workers stop_reason bit_exact worker_restarts peak_rss_mb"
+    assert set(wanted.split()) <= set(run.summary)
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    again = command("train_parallel_timed.py", *FAST, directory=directory)
+    assert again.code == 2
+    assert "holds another run" in again.err and again.err.count("\n") == 1
+    assert before == {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.multiprocess
+def test_without_output_dir_the_next_free_one_is_taken(tmp_path: Path) -> None:
+    for number in (1, 2):
+        outcome = command("train_timed.py", *FAST, "--num-threads", "1", cwd=tmp_path)
+        assert outcome.code == 0, outcome.err
+        assert (tmp_path / f"runs/sequential-{number}/summary.json").exists()
+    assert "using config/cartpole.yaml for CartPole-v1" in outcome.out
+
+
+def test_places_of_train_ppo_sequential(tmp_path: Path) -> None:
+    outcome = command("train_ppo_sequential.py", *FAST, "--num-threads", "1", cwd=tmp_path)
+    assert outcome.code == 0, outcome.err
+    assert (tmp_path / "logs/PPO_Sequential/metrics.jsonl").exists()
+    assert (tmp_path / "checkpoints/ppo_sequential/ppo_sequential_final.safetensors").exists()
+    resumed = command(
+        "train_ppo_sequential.py", "--resume", "logs/PPO_Sequential", "--total-timesteps", "512", cwd=tmp_path
+    )
+    assert resumed.code == 0, resumed.err
+    assert (tmp_path / "checkpoints/ppo_sequential/step_512").exists()
+
+
+@pytest.mark.multiprocess
+def test_learning_settings_cannot_change_on_resume(tmp_path: Path) -> None:
+    directory = tmp_path / "run"
+    train(directory, *FAST, "--num-workers", "1")
+    outcome = command("train_parallel_timed.py", "--resume", str(directory), "--learning-rate", "0.5")
+    assert outcome.code == 2
+    assert outcome.err.startswith(
+        "error: training.learning_rate: is 0.001 in the saved run and cannot become 0.5"
+    )
+
+
+@pytest.mark.parametrize(
+    "script", ["train_parallel_timed.py", "train_timed.py", "train_ppo_sequential.py", "quick_test.py"]
+)
+def test_help_has_an_example(script: str) -> None:
+    outcome = command(script, "--help")
+    assert outcome.code == 0
+    assert "example:" in outcome.out

@@ -1,0 +1,146 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from parallel_ppo.config import Settings, changed_learning_setting, learning_settings, load_settings, to_yaml
+from parallel_ppo.exits import InputError
+from tests.conftest import ROOT, small_settings
+
+
+def error(flags: dict, text: str | None = None, tmp_path: Path | None = None) -> str:
+    file = None
+    if text is not None:
+        assert tmp_path is not None
+        file = tmp_path / "settings.yaml"
+        file.write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_settings(file=file, flags=flags)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_defaults_are_the_published_ones() -> None:
+    settings = Settings()
+    shape = settings.shape
+    assert (shape.num_envs, shape.num_steps, shape.num_epochs, shape.batch_size) == (32, 128, 4, 1024)
+    assert (shape.slice_envs, shape.num_slices, shape.share, shape.lane_sizes) == (8, 4, 256, (64,) * 4)
+    assert (settings.training.learning_rate, settings.training.gamma, settings.training.clip_range) == (
+        5e-4,
+        0.999,
+        0.2,
+    )
+
+
+def test_file_over_defaults_and_flags_over_file(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("training: {gamma: 0.9, learning_rate: 1e-3}\n")
+    settings = load_settings(file=file, flags={"training.gamma": 0.8})
+    assert (settings.training.gamma, settings.training.learning_rate, settings.training.gae_lambda) == (
+        0.8,
+        1e-3,
+        0.95,
+    )
+
+
+@pytest.mark.parametrize("name", ["ppo_parallel", "ppo_sequential", "cartpole"])
+def test_shipped_files_load_and_print_as_themselves(name: str, tmp_path: Path) -> None:
+    settings = load_settings(file=ROOT / "config" / f"{name}.yaml", flags={})
+    again = tmp_path / "again.yaml"
+    again.write_text(to_yaml(settings))
+    assert load_settings(file=again, flags={}) == settings
+
+
+def test_sequential_and_parallel_ship_the_same_learning_settings() -> None:
+    files = [
+        yaml.safe_load((ROOT / "config" / f"ppo_{kind}.yaml").read_text())
+        for kind in ("parallel", "sequential")
+    ]
+    assert files[0]["env"] == files[1]["env"]
+    assert files[0]["training"] == files[1]["training"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("training: {n_stepz: 5}", "training.n_stepz: unknown key; did you mean 'n_steps'?"),
+        ("training: {num_envs: 5}", "it belongs into the section 'env'"),
+        ("n_steps: 5", "it belongs into the section 'training'"),
+        ("trainig: {n_steps: 5}", "did you mean 'training'?"),
+        ("training: {n_steps: five}", "training.n_steps: got 'five'"),
+        ("training: {n_steps: true}", "training.n_steps: got True"),
+        ("training: {gamma: 1.5}", "training.gamma: got 1.5"),
+        ("training: {gamma: .nan}", "training.gamma"),
+        ("training: [1, 2]", "must hold keys and values"),
+        ("[1, 2]", "expected sections"),
+        ("training: {n_steps: 5", "is not valid YAML"),
+        ("env: {id: CartPole-v1, num_levels: 5}", "env.num_levels: is an option of Procgen"),
+        ("env: {kwargs: {a: 1}}", "env.kwargs"),
+        ("env: {num_envs: 10, slice_envs: 4}", "does not divide 10 environments; nearest that does: 5"),
+        ("training: {policy: mlp}", "gives images"),
+    ],
+)
+def test_bad_files_get_one_line(text: str, expected: str, tmp_path: Path) -> None:
+    assert expected in error({}, text, tmp_path)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"nowhere\.yaml: no such configuration file"):
+        load_settings(file=tmp_path / "nowhere.yaml", flags={})
+
+
+def test_shapes_that_do_not_divide_show_the_arithmetic() -> None:
+    line = error({"env.num_envs": 32, "training.n_steps": 256, "training.batch_size": 1000})
+    assert "1000 does not divide 32 environments x 256 steps = 8192 samples (8192 / 1000 = 8.19)" in line
+    assert "nearest that works: 1024" in line
+    assert "4 slices of 8" in error({"env.num_envs": 32, "training.n_steps": 128, "training.batch_size": 2})
+
+
+def test_envs_per_worker_is_resolved_in_its_own_layer(tmp_path: Path) -> None:
+    flags = {"parallel.num_workers": 4, "parallel.num_envs_per_worker": 8}
+    assert load_settings(file=None, flags=flags).env.num_envs == 32
+    assert "4 workers x 8 = 32 environments, but env.num_envs is 16" in error(flags | {"env.num_envs": 16})
+    assert "needs a number in parallel.num_workers" in error({"parallel.num_envs_per_worker": 8})
+    assert "needs a number" in error({"parallel.num_envs_per_worker": 8, "parallel.num_workers": "auto"})
+    file = tmp_path / "a.yaml"
+    file.write_text("parallel: {num_workers: 2, num_envs_per_worker: 8}\n")
+    higher = load_settings(file=file, flags={"env.num_envs": 64, "parallel.num_workers": 3})
+    assert (higher.env.num_envs, higher.parallel.num_workers) == (64, 3)
+
+
+def test_workers_and_stops_are_no_learning_settings() -> None:
+    one = small_settings(parallel__num_workers=1, training__total_timesteps=100)
+    two = small_settings(
+        parallel__num_workers=2,
+        training__total_timesteps=200,
+        hardware__pinning="none",
+        training__duration=1.0,
+    )
+    assert learning_settings(one) == learning_settings(two)
+    assert changed_learning_setting(one, two) is None
+
+
+def test_a_changed_learning_setting_is_named() -> None:
+    line = changed_learning_setting(small_settings(), small_settings(training__gamma=0.5))
+    assert line is not None
+    assert line.startswith("training.gamma: is 0.999")
+
+
+@pytest.mark.parametrize(("envs", "slice_envs"), [(32, 8), (7, 7), (12, 6), (11, 1), (1, 1), (100, 5)])
+def test_slices_are_the_largest_divisor_up_to_eight(envs: int, slice_envs: int) -> None:
+    settings = load_settings(file=None, flags={"env.num_envs": envs, "training.batch_size": envs * 128})
+    assert settings.shape.slice_envs == slice_envs
+
+
+def test_lanes_split_a_share_evenly() -> None:
+    settings = load_settings(
+        file=None, flags={"training.batch_size": 4096, "training.n_steps": 128, "training.lane_samples": 100}
+    )
+    assert settings.shape.lane_sizes == (94, *(93,) * 10)
+    assert sum(settings.shape.lane_sizes) == settings.shape.share == 1024
+
+
+def test_a_changed_copy_derives_its_own_shape() -> None:
+    settings = small_settings(policy="auto", training__batch_size=256)
+    assert settings.shape.lane_sizes == (64, 64)
+    assert settings.changed("training", policy="mlp").shape.lane_sizes == (128,)

@@ -1,0 +1,299 @@
+"""Our kernels against the plain torch formulation, and against themselves in other processes and with other instruction sets."""
+
+import hashlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn import functional
+
+from parallel_ppo.kernels import build as building
+from parallel_ppo.kernels import choice
+from parallel_ppo.kernels import native as loading
+from parallel_ppo.kernels.choice import supports
+from parallel_ppo.kernels.native import NativeImpala, available
+
+USABLE = [variant for variant in building.VARIANTS if available(variant)[0]]
+needs_kernels = pytest.mark.skipif(not USABLE, reason=f"no kernels here: {available()[1]}")
+
+
+def plain_trunk(observation: torch.Tensor, parameters: list[torch.Tensor]) -> torch.Tensor:
+    """The formulation everyone writes, in the parameters' own precision."""
+    x = observation.permute(0, 3, 1, 2).to(parameters[0].dtype) / 255
+    remaining = iter(parameters)
+
+    def convolution(x: torch.Tensor) -> torch.Tensor:
+        return functional.conv2d(x, next(remaining), next(remaining), padding=1)
+
+    for _ in range(3):
+        x = functional.max_pool2d(convolution(x), kernel_size=3, stride=2, padding=1)
+        for _ in range(2):
+            x = x + convolution(torch.relu(convolution(torch.relu(x))))
+    return torch.relu(functional.linear(torch.relu(x).flatten(1), next(remaining), next(remaining)))
+
+
+def make_case(
+    num_samples: int, channels: int, seed: int = 0
+) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+    """(observation, parameters, gradient of the features); weights on the scale of torch's default.
+
+    At most 8 different images: with more, some sum lies within rounding of zero or of its neighbour, a ReLU or a
+    max-pool falls on the other side, and the gradients of any two float formulations differ by a step (torch's
+    own by 1e-3 from its double).
+    """
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randint(
+        0, 256, (min(num_samples, 8), 64, 64, channels), dtype=torch.uint8, generator=generator
+    )
+    observation = images.repeat(num_samples // 8 + 1, 1, 1, 1)[:num_samples].contiguous()
+    parameters = []
+    for shape in loading.parameter_shapes(channels):
+        fan_in = torch.Size(shape[1:]).numel() if len(shape) > 1 else 100
+        parameters.append((torch.rand(shape, generator=generator) * 2 - 1) / fan_in**0.5)
+    return observation, parameters, torch.randn(num_samples, loading.NUM_FEATURES, generator=generator)
+
+
+def plain_result(
+    observation: torch.Tensor, parameters: list[torch.Tensor], gradient: torch.Tensor
+) -> list[torch.Tensor]:
+    """[features, *gradients] in double precision."""
+    exact = [parameter.double().requires_grad_() for parameter in parameters]
+    features = plain_trunk(observation, exact)
+    return [features.detach(), *torch.autograd.grad(features, exact, gradient.double())]
+
+
+def native_result(
+    observation: torch.Tensor,
+    parameters: list[torch.Tensor],
+    gradient: torch.Tensor,
+    variant: str | None = None,
+) -> list[torch.Tensor]:
+    leaves = [parameter.clone().requires_grad_() for parameter in parameters]
+    features = NativeImpala(observation.shape[3], variant).trunk(observation, leaves)
+    features.backward(gradient)
+    return [features.detach(), *[leaf.grad for leaf in leaves if leaf.grad is not None]]
+
+
+def relative_error(value: torch.Tensor, truth: torch.Tensor) -> float:
+    return float((value - truth).norm() / truth.norm())
+
+
+@needs_kernels
+@pytest.mark.parametrize("variant", USABLE)
+@pytest.mark.parametrize(
+    ("num_samples", "channels"), [(1, 3), (7, 3), (8, 1), (13, 3), (3, 4), (2, 12), (64, 3), (70, 3)]
+)
+def test_features_and_gradients_equal_the_plain_formulation(
+    variant: str, num_samples: int, channels: int
+) -> None:
+    case = make_case(num_samples, channels)
+    results, truths = native_result(*case, variant=variant), plain_result(*case)
+    assert len(results) == len(truths) == 33
+    for place, (result, truth) in enumerate(zip(results, truths, strict=True)):
+        assert relative_error(result, truth) < 3e-5, place
+
+
+@needs_kernels
+def test_the_error_is_of_the_size_of_torch_own() -> None:
+    observation, parameters, gradient = make_case(32, 3)
+    leaves = [parameter.clone().requires_grad_() for parameter in parameters]
+    features = plain_trunk(observation, leaves)
+    theirs = [features.detach(), *torch.autograd.grad(features, leaves, gradient)]
+    ours, truths = (
+        native_result(observation, parameters, gradient),
+        plain_result(observation, parameters, gradient),
+    )
+    for our, their, truth in zip(ours, theirs, truths, strict=True):
+        assert relative_error(our, truth) < 10 * relative_error(their, truth) + 1e-6
+
+
+@needs_kernels
+def test_flat_images_choose_the_first_of_equal_pixels() -> None:
+    """Game backgrounds are flat, so windows of the first max-pool are full of ties; torch takes the first."""
+    observation, parameters, gradient = make_case(4, 3)
+    observation[:, :, :40] = 77
+    results, truths = (
+        native_result(observation, parameters, gradient),
+        plain_result(observation, parameters, gradient),
+    )
+    assert relative_error(results[0], truths[0]) < 3e-5
+    assert relative_error(results[1], truths[1]) < 1e-3
+
+
+@needs_kernels
+@pytest.mark.skipif(len(USABLE) < 2, reason="one instruction set only")
+@pytest.mark.parametrize("num_samples", [1, 8, 20, 64])
+def test_instruction_sets_give_the_same_bits(num_samples: int) -> None:
+    case = make_case(num_samples, 3)
+    for first, second in zip(
+        native_result(*case, variant="avx512"), native_result(*case, variant="avx2"), strict=True
+    ):
+        assert torch.equal(first, second)
+
+
+@needs_kernels
+def test_same_bits_on_every_call_and_after_other_sizes() -> None:
+    native = NativeImpala(3)
+    case = make_case(9, 3)
+
+    def run(num_samples: int) -> list[torch.Tensor]:
+        observation, parameters, gradient = case if num_samples == 9 else make_case(num_samples, 3)
+        leaves = [parameter.clone().requires_grad_() for parameter in parameters]
+        features = native.trunk(observation, leaves)
+        features.backward(gradient)
+        return [features.detach(), *[leaf.grad for leaf in leaves if leaf.grad is not None]]
+
+    first = run(9)
+    for other in (1, 64, 5):
+        run(other)
+        assert all(torch.equal(a, b) for a, b in zip(first, run(9), strict=True))
+
+
+@needs_kernels
+def test_inference_gives_the_bits_of_training_and_ignores_the_rest_of_the_batch() -> None:
+    observation, parameters, _ = make_case(20, 3)
+    native = NativeImpala(3)
+    native.load(parameters, training=True)
+    trained, _ = native.forward(observation)
+    assert torch.equal(native.features(observation), trained)
+    assert torch.equal(native.features(observation[5:13].contiguous()), trained[5:13])
+
+
+@needs_kernels
+def test_two_forwards_before_their_backwards() -> None:
+    native = NativeImpala(3)
+    cases = [make_case(6, 3, seed=1), make_case(6, 3, seed=2)]
+    leaves = [[parameter.clone().requires_grad_() for parameter in case[1]] for case in cases]
+    features = [native.trunk(case[0], own) for case, own in zip(cases, leaves, strict=True)]
+    for case, own, feature in zip(cases, leaves, features, strict=True):
+        gradients = torch.autograd.grad(feature, own, case[2])
+        assert all(torch.equal(a, b) for a, b in zip(gradients, native_result(*case)[1:], strict=True))
+
+
+@needs_kernels
+def test_gradients_go_straight_to_their_destination() -> None:
+    observation, parameters, gradient = make_case(8, 3)
+    native = NativeImpala(3)
+    native.load(parameters, training=True)
+    lane = torch.full((sum(parameter.numel() for parameter in parameters),), float("nan"))
+    views = [
+        part.view(p.shape)
+        for part, p in zip(lane.split([p.numel() for p in parameters]), parameters, strict=True)
+    ]
+    features, activations = native.forward(observation)
+    native.backward(observation, features, activations, gradient, views)
+    expected = native_result(observation, parameters, gradient)[1:]
+    assert torch.equal(lane, torch.cat([part.flatten() for part in expected]))
+
+
+@needs_kernels
+def test_a_nan_is_not_hidden() -> None:
+    observation, parameters, _ = make_case(2, 3)
+    parameters[0][3] = float("nan")
+    assert NativeImpala(3).trunk(observation, parameters).isnan().any()
+
+
+HASH_SCRIPT = """
+import hashlib, sys
+sys.path.insert(0, {tests!r})
+from test_kernels import make_case, native_result
+digest = hashlib.sha256()
+for result in native_result(*make_case(24, 3)):
+    digest.update(result.numpy().tobytes())
+print(digest.hexdigest())
+"""
+
+
+@needs_kernels
+@pytest.mark.multiprocess
+def test_same_bits_in_every_process() -> None:
+    digest = hashlib.sha256()
+    for result in native_result(*make_case(24, 3)):
+        digest.update(result.numpy().tobytes())
+    script = HASH_SCRIPT.format(tests=str(Path(__file__).parent))
+    for variant in USABLE:
+        environment = os.environ | {
+            "PARALLEL_PPO_KERNEL": variant,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        }
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
+        )
+        assert done.stdout.strip() == digest.hexdigest()
+
+
+@needs_kernels
+@pytest.mark.multiprocess
+def test_several_processes_build_at_once(tmp_path: Path) -> None:
+    environment = os.environ | {
+        "PARALLEL_PPO_KERNEL_CACHE": str(tmp_path),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+    }
+    command = [sys.executable, "-m", "parallel_ppo.kernels.build", "--variant", USABLE[0]]
+    builders = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)
+    ]
+    outputs = {builder.communicate()[0] for builder in builders}
+    assert all(builder.returncode == 0 for builder in builders)
+    assert len(outputs) == 1
+    assert [path.suffix for path in tmp_path.iterdir()] == [".so"]
+
+
+@pytest.fixture
+def fresh_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
+    """An empty kernel cache, and nothing remembered from other tests."""
+    monkeypatch.setenv("PARALLEL_PPO_KERNEL_CACHE", str(tmp_path / "cache"))
+    loading.load_library.cache_clear()
+    yield tmp_path
+    loading.load_library.cache_clear()
+
+
+def test_without_a_compiler_there_is_a_reason(fresh_loader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(fresh_loader))
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(choice, "cpu_features", lambda: choice.NEEDED_FEATURES["avx512"])
+    ok, reason = available()
+    assert not ok
+    assert "compiler" in reason or "x86-64" in reason
+
+
+@pytest.mark.skipif(not USABLE, reason="needs a compiler")
+def test_a_compiler_that_fails_is_quoted(fresh_loader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = fresh_loader / "broken.c"
+    broken.write_text("#error no such luck\n")
+    monkeypatch.setattr(building, "SOURCE", broken)
+    ok, reason = available()
+    assert not ok
+    assert "no such luck" in reason
+
+
+def test_a_cpu_without_the_instructions_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(choice, "cpu_features", lambda: frozenset({"sse2"}))
+    ok, reason = available("avx2")
+    assert not ok
+    assert reason == "this CPU lacks avx2, fma"
+
+
+def test_an_unknown_variant_is_refused() -> None:
+    ok, reason = available("neon")
+    assert not ok
+    assert "choose from auto, avx512, avx2" in reason
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"height": 84}, "84x64"),
+        ({"channels": 13}, "13 image channels"),
+        ({"widths": (32, 64, 64)}, "widths"),
+        ({}, ""),
+    ],
+)
+def test_other_networks_are_left_to_torch(changed: dict, reason: str) -> None:
+    network: dict = {"height": 64, "width": 64, "channels": 3, "widths": (16, 32, 32)} | changed
+    ok, why = supports(**network)
+    assert ok == (not reason)
+    assert reason in why

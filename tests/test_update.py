@@ -1,0 +1,172 @@
+"""The update as a whole against the plain formulation: one batch, torch's own clipping and Adam."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+
+from parallel_ppo import ppo
+from parallel_ppo.config import Settings
+from parallel_ppo.envs.build import probe
+from parallel_ppo.exits import NumbersError
+from parallel_ppo.policies import heads
+from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, views
+from parallel_ppo.pool import InlinePool
+from parallel_ppo.shared import POISON, Memory
+from parallel_ppo.state import TrainingState
+from parallel_ppo.update import Schedules, adam_step, scheduled, update
+from parallel_ppo.worker import Collect, Worker
+from tests.conftest import small_settings
+
+
+def collected(settings: Settings) -> tuple[TrainingState, InlinePool, Policy]:
+    """A state with one iteration of real samples in poisoned memory."""
+    spec = probe(settings)
+    policy = Policy(settings, spec)
+    memory = Memory(settings, spec, num_flat(policy))
+    memory.poison()
+    state = TrainingState(settings, memory)
+    bind(policy, state.parameters)
+    initialise(policy, state.parameters, settings.training.seed)
+    pool = InlinePool(Worker(settings, spec, memory), 0)
+    pool.run(Collect(index, 0) for index in range(settings.shape.num_slices))
+    return state, pool, policy
+
+
+CASES = [("CartPole-v1", "mlp"), pytest.param("coinrun", "nature", marks=pytest.mark.procgen)]
+
+
+@pytest.mark.parametrize(("env", "kind"), CASES)
+def test_no_poison_survives_a_collect(env: str, kind: str) -> None:
+    state, _, _ = collected(small_settings(env, kind))
+    poison = {
+        "float32": np.frombuffer(bytes([POISON] * 4), np.float32)[0],
+        "uint8": POISON,
+        "int32": np.frombuffer(bytes([POISON] * 4), np.int32)[0],
+    }
+    for name, field in state.memory.table.items():
+        if field.valid.startswith("after collect") and field.writer == "worker":
+            array = getattr(state.memory, name)
+            share = np.mean(array == poison[field.dtype])
+            assert share < (0.05 if field.dtype == "uint8" and name == "observation" else 1e-9), name
+
+
+def plain_update(
+    state: TrainingState, policy: Policy, settings: Settings, learning_rate: float
+) -> dict[str, torch.Tensor]:
+    """Whole minibatches through one autograd graph, torch.optim.Adam, torch's clip_grad_norm_."""
+    training, shape, memory = settings.training, settings.shape, state.memory
+    policy = copy.deepcopy(policy)
+    optimizer = torch.optim.Adam(policy.parameters(), learning_rate, eps=training.adam_eps)
+    flat = {
+        name: memory.tensor(name)[: shape.num_steps].flatten(0, 1)
+        for name in ("observation", "action", "log_prob", "value", "advantage", "target_return")
+    }
+    for epoch in range(shape.num_epochs):
+        orders = [
+            ppo.slab_rows(ppo.sample_order(seed=training.seed, slice_index=s, iteration=0, epoch=epoch, num_samples=shape.num_steps * shape.slice_envs),
+                          slice_index=s, slice_envs=shape.slice_envs, num_envs=shape.num_envs)
+            for s in range(shape.num_slices)
+        ]  # fmt: skip
+        for minibatch in range(shape.num_minibatches):
+            rows = torch.from_numpy(
+                np.concatenate(
+                    [order[minibatch * shape.share : (minibatch + 1) * shape.share] for order in orders]
+                )
+            )
+            batch = {name: values[rows] for name, values in flat.items()}
+            output = policy(policy.prepare(batch["observation"], torch.zeros(()), torch.ones(()), 10.0))
+            evaluated = heads.evaluate(policy.spec.action, output.action, output.log_std, batch["action"])
+            advantage = (batch["advantage"] - batch["advantage"].mean()) / (
+                batch["advantage"].std(unbiased=False) + 1e-8
+            )
+            sums = ppo.loss_sums(
+                log_prob=evaluated.log_prob, entropy=evaluated.entropy, value=output.value, old_log_prob=batch["log_prob"],
+                old_value=batch["value"], advantage=advantage, target_return=batch["target_return"], batch_size=len(rows),
+                clip_range=0.2, value_clip=0.2, entropy_coef=training.entropy_coef, value_coef=training.value_coef,
+            )  # fmt: skip
+            optimizer.zero_grad()
+            sums.total.backward()
+            torch.nn.utils.clip_grad_norm_(policy.parameters(), training.max_grad_norm)
+            optimizer.step()
+    return dict(policy.named_parameters())
+
+
+@pytest.mark.parametrize(("env", "kind"), CASES)
+def test_update_equals_the_plain_formulation(env: str, kind: str) -> None:
+    settings = small_settings(
+        env, kind, training__n_epochs=2, training__lane_samples=16, training__learning_rate=1e-4
+    )
+    state, pool, policy = collected(settings)
+    from parallel_ppo.update import write_advantages
+
+    before = state.rewards.running.copy(), state.rewards.moments
+    write_advantages(state)
+    expected = plain_update(state, policy, settings, 1e-4)
+    state.rewards.running, state.rewards.moments = before
+    start = {name: view.clone() for name, view in views(policy, state.parameters).items()}
+    statistics = update(state, pool, Schedules(1e-4, 0.2))
+    assert statistics.columns["minibatches"] == 8
+    for name, view in views(policy, state.parameters).items():
+        moved = float((view - start[name]).abs().max())
+        assert moved > 0
+        assert float((view - expected[name].detach()).abs().max()) < 0.05 * moved + 1e-7, name
+
+
+def test_target_kl_stops_before_the_step() -> None:
+    settings = small_settings(training__target_kl=1e-9, training__learning_rate=1e-2)
+    state, pool, _ = collected(settings)
+    columns = update(state, pool, Schedules(1e-2, 0.2)).columns
+    assert columns["kl_stopped"] == 1
+    assert columns["minibatches"] < settings.shape.num_epochs * settings.shape.num_minibatches
+    assert state.counters.adam_steps == columns["minibatches"]
+
+
+def test_a_gradient_that_is_not_finite_is_never_applied() -> None:
+    settings = small_settings()
+    state, pool, _ = collected(settings)
+    state.memory.log_prob[3, 9] = np.nan
+    before = state.parameters.clone()
+    with pytest.raises(NumbersError, match="slice 1"):
+        for _ in range(settings.shape.num_minibatches):
+            update(state, pool, Schedules(1e-3, 0.2))
+    moved = int((state.parameters != before).sum())
+    assert state.counters.adam_steps < settings.shape.num_minibatches
+    assert torch.isfinite(state.parameters).all() and moved >= 0
+
+
+def test_adam_equals_torch() -> None:
+    draws = torch.Generator().manual_seed(0)
+    parameters = torch.randn(40_000, generator=draws)
+    twin = torch.nn.Parameter(parameters.clone())
+    optimizer = torch.optim.Adam([twin], 1e-3, eps=1e-5)
+    first, second = torch.zeros_like(parameters), torch.zeros_like(parameters)
+    for step in range(1, 6):
+        gradient = torch.randn(40_000, generator=draws)
+        twin.grad = gradient * 0.5
+        optimizer.step()
+        adam_step(
+            parameters=parameters,
+            gradient=gradient,
+            first_moment=first,
+            second_moment=second,
+            step=step,
+            learning_rate=1e-3,
+            epsilon=1e-5,
+            gradient_scale=0.5,
+        )
+    torch.testing.assert_close(parameters, twin.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_schedules() -> None:
+    settings = small_settings(
+        training__learning_rate_schedule="linear", training__schedule_steps=1000, training__learning_rate=0.1
+    )
+    assert scheduled(settings, env_steps=250, wall_time=0).learning_rate == pytest.approx(0.075)
+    assert scheduled(settings, env_steps=2000, wall_time=0).learning_rate == 0
+    assert scheduled(settings, env_steps=250, wall_time=0).clip_range == 0.2
+    timed = small_settings(
+        training__clip_range_schedule="linear", training__schedule_by="time", training__schedule_hours=1.0
+    )
+    assert scheduled(timed, env_steps=0, wall_time=1800).clip_range == pytest.approx(0.1)

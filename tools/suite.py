@@ -1,0 +1,200 @@
+#!/usr/bin/env python
+"""Train several games and seeds in a row and write one page of results."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress, TaskID
+
+PROJECT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(PROJECT))
+
+from parallel_ppo.exits import InputError  # noqa: E402
+from parallel_ppo.reports import command_line  # noqa: E402
+from parallel_ppo.reports.errors import TrainerFailed  # noqa: E402
+from parallel_ppo.reports.procgen_scores import EASY_RANGE  # noqa: E402
+from parallel_ppo.reports.suite import Plan, load_plan, load_suite_runs, run_name, save_plan, summarise  # noqa: E402
+from parallel_ppo.reports.suite_page import write_suite  # noqa: E402
+from parallel_ppo.reports.trainer import train  # noqa: E402
+
+EXAMPLES = (
+    "python tools/suite.py --games coinrun,starpilot,fruitbot --seeds 1,2,3 --total-timesteps 1000000",
+    "python tools/suite.py --games all --seeds 1 --duration 0.5 --output-dir runs/all-games -- --policy nature",
+    "python tools/suite.py --resume runs/all-games",
+)
+SAVED_AND_STOPPED = (75, 130)
+
+
+def main() -> int:
+    given, trainer_arguments = _split(sys.argv[1:])
+    flags = _parser().parse_args(given)
+    console = Console()
+    directory, plan = _open_suite(flags, trainer_arguments)
+    console.print(
+        f"{len(plan.names())} runs, {len(plan.finished)} of them finished, in {escape(str(directory))}",
+        soft_wrap=True,
+    )
+    code = _run_all(plan, directory, console)
+    written = _write_results(load_plan(directory), directory)
+    console.print("wrote " + ", ".join(escape(str(path)) for path in written), soft_wrap=True)
+    return code
+
+
+def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """What follows `--` goes to the trainer as it is."""
+    if "--" not in arguments:
+        return arguments, []
+    place = arguments.index("--")
+    return arguments[:place], arguments[place + 1 :]
+
+
+def _parser() -> argparse.ArgumentParser:
+    result = command_line.parser(
+        description=f"{__doc__} Flags after `--` go to train_parallel_timed.py.", examples=EXAMPLES
+    )
+    result.add_argument("--games", help="games or environment ids, by commas; `all` for the 16 of Procgen")
+    result.add_argument("--seeds", default="1", help="seeds, by commas (default: %(default)s)")
+    result.add_argument("--total-timesteps", type=int, help="steps of each run")
+    result.add_argument("--duration", type=float, help="hours of each run")
+    result.add_argument("--output-dir", help="where to write (default: the next free runs/suite-N)")
+    result.add_argument("--resume", metavar="DIR", help="go on with a suite that was stopped")
+    return result
+
+
+def _open_suite(flags: argparse.Namespace, trainer_arguments: list[str]) -> tuple[Path, Plan]:
+    if flags.resume:
+        if flags.games or flags.total_timesteps or flags.duration or flags.output_dir or trainer_arguments:
+            raise InputError(
+                f"--resume {flags.resume} takes its settings from that suite; leave the other flags out"
+            )
+        directory = Path(flags.resume)
+        plan = replace(load_plan(directory), failed={})
+        save_plan(plan, directory)
+        return directory, plan
+    plan = _new_plan(flags, trainer_arguments)
+    directory = _new_directory(flags.output_dir)
+    save_plan(plan, directory)
+    return directory, plan
+
+
+def _new_plan(flags: argparse.Namespace, trainer_arguments: list[str]) -> Plan:
+    if not flags.games:
+        raise InputError("--games is missing: give games by commas, such as coinrun,starpilot, or all")
+    if (flags.total_timesteps is None) == (flags.duration is None):
+        raise InputError("give each run one budget: --total-timesteps N or --duration HOURS")
+    for name in ("total_timesteps", "duration"):
+        value = getattr(flags, name)
+        if value is not None and value <= 0:
+            raise InputError(f"--{name.replace('_', '-')} {value}: expected more than 0")
+    games = (
+        sorted(EASY_RANGE)
+        if flags.games == "all"
+        else [game.strip() for game in flags.games.split(",") if game.strip()]
+    )
+    return Plan(
+        games=list(dict.fromkeys(games)),
+        seeds=list(dict.fromkeys(command_line.number_list(flags.seeds, flag="--seeds"))),
+        total_timesteps=flags.total_timesteps,
+        duration=flags.duration,
+        arguments=trainer_arguments,
+    )
+
+
+def _new_directory(given: str | None) -> Path:
+    if given is None:
+        number = next(index for index in range(1, 10**6) if not Path(f"runs/suite-{index}").exists())
+        return command_line.make_directory(Path(f"runs/suite-{number}"))
+    directory = command_line.make_directory(Path(given))
+    if any(directory.iterdir()):
+        raise InputError(
+            f"{directory} is not empty; go on with --resume {directory}, or give --output-dir a new name"
+        )
+    return directory
+
+
+def _run_all(plan: Plan, directory: Path, console: Console) -> int:
+    """Run what is not finished; a failed run does not stop the others. The page is up to date after each."""
+    code = 0
+    with command_line.progress_bar(console) as progress:
+        task = progress.add_task("", total=len(plan.names()), completed=len(plan.finished))
+        for game, seed in plan.pairs():
+            name = run_name(game, seed)
+            if name in plan.finished:
+                continue
+            done = len(plan.finished) + len(plan.failed)
+            progress.update(task, description=name, completed=done)
+            show = partial(_show, progress, task, done, plan)
+            try:
+                _train(plan, game, seed, directory, show)
+                plan = replace(plan, finished=[*plan.finished, name])
+                console.print(f"{escape(name)}: done")
+            except TrainerFailed as error:
+                if error.exit_code in SAVED_AND_STOPPED:
+                    raise
+                plan, code = (
+                    replace(plan, failed={**plan.failed, name: str(error)}),
+                    max(code, abs(error.exit_code)),
+                )
+                console.print(f"[red]{escape(str(error))}[/red]", soft_wrap=True)
+            save_plan(plan, directory)
+            _write_results(plan, directory)
+    return code
+
+
+def _train(plan: Plan, game: str, seed: int, directory: Path, show: Callable[[int, float], None]) -> None:
+    name = run_name(game, seed)
+    target, output = directory / name, directory / f"{name}.log"
+    try:
+        train(
+            _arguments(plan, game, seed, target),
+            project=PROJECT,
+            run_directory=target,
+            output=output,
+            on_progress=show,
+        )
+    except KeyboardInterrupt:
+        print(f"stopped; go on with: python tools/suite.py --resume {directory}", file=sys.stderr)
+        raise
+
+
+def _show(progress: Progress, task: TaskID, done: int, plan: Plan, steps: int, seconds: float) -> None:
+    share = steps / plan.total_timesteps if plan.total_timesteps else seconds / (3600 * (plan.duration or 1))
+    progress.update(task, completed=done + min(1.0, share))
+
+
+def _write_results(plan: Plan, directory: Path) -> list[Path]:
+    runs = load_suite_runs(plan, directory)
+    return write_suite(summarise(plan, runs), runs, directory)
+
+
+def _arguments(plan: Plan, game: str, seed: int, target: Path) -> list[str]:
+    budget = (
+        ["--total-timesteps", str(plan.total_timesteps)]
+        if plan.total_timesteps
+        else ["--duration", str(plan.duration)]
+    )
+    if (target / "checkpoints" / "latest").exists():
+        return ["--resume", str(target), *budget, "--quiet"]
+    return [
+        "--env",
+        game,
+        "--seed",
+        str(seed),
+        *budget,
+        *plan.arguments,
+        "--output-dir",
+        str(target),
+        "--quiet",
+    ]
+
+
+if __name__ == "__main__":
+    command_line.run(main)
