@@ -42,9 +42,7 @@ def test_workers_broken_in_every_phase_change_nothing(tmp_path):
 
 @pytest.mark.procgen
 def test_a_killed_coordinator_leaves_nothing_and_is_resumed_exactly(tmp_path):
-    report = chaos_runs.interrupt_repeatedly(
-        tmp_path, times=2, seed=4, send=lambda number: signal.SIGKILL, longest=8
-    )
+    report = chaos_runs.interrupt_repeatedly(tmp_path, times=2, seed=4, send=lambda number: signal.SIGKILL)
     assert report["identical"]
     assert (report["processes_left"], report["files_left"], report["tracebacks"]) == (0, 0, 0)
 
@@ -52,9 +50,7 @@ def test_a_killed_coordinator_leaves_nothing_and_is_resumed_exactly(tmp_path):
 @pytest.mark.procgen
 def test_a_preempted_run_is_resumed_exactly(tmp_path):
     kinds = (signal.SIGTERM, signal.SIGUSR1)
-    report = chaos_runs.interrupt_repeatedly(
-        tmp_path, times=2, seed=5, send=lambda number: kinds[number], longest=8
-    )
+    report = chaos_runs.interrupt_repeatedly(tmp_path, times=2, seed=5, send=lambda number: kinds[number])
     assert report["identical"]
     assert set(report["exit_codes"]) <= {
         "75",

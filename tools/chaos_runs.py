@@ -172,22 +172,25 @@ def measure_workers(folder: Path, entries: list[dict[str, Any]]) -> Report:
     events = list(read_records(folder / "broken" / "faults.jsonl"))
     lost = [event for event in events if event["event"] == "lost"]
     starts = [event["seconds"] for event in events if event["event"] == "replaced"]
-    delays: dict[str, list[float]] = {"stopped": [], "other": []}
+    delays: dict[str, list[float]] = {"SIGSTOP": [], "exit": []}
     for entry in fired.values():
         after = [event["monotonic"] - entry["monotonic"] for event in lost
                  if event["worker"] == entry["worker"] and event["monotonic"] >= entry["monotonic"]]  # fmt: skip
-        delays["stopped" if entry["kind"] == "SIGSTOP" else "other"].append(min(after, default=float("inf")))
+        kind = entry["kind"] if entry["kind"] in delays else "other"
+        delays.setdefault(kind, []).append(min(after, default=float("inf")))
     times = {
         record["iteration"]: record["t_iter"] for record in read_records(folder / "broken" / "metrics.jsonl")
     }
-    hit: dict[int, int] = {}
+    hit: dict[
+        int, list[str]
+    ] = {}  # what happened in an iteration; a fault of a start belongs to the fault before it
     for entry in fired.values():
-        if entry["phase"] != "spawn" and entry["kind"] == "SIGKILL":
-            hit[entry["iteration"] + 1] = hit.get(entry["iteration"] + 1, 0) + 1
-    disturbed = {entry["iteration"] + 1 for entry in fired.values()}
-    disturbed |= {number + 1 for number in disturbed}  # a fault during a checkpoint is felt by what follows
-    clean = statistics.median(t for number, t in times.items() if number not in disturbed and number > 1)
-    costs = [(times[number] - clean) / count for number, count in hit.items() if number in times]
+        cause = entry if entry["after"] is None else fired.get(entry["after"], entry)
+        hit.setdefault(cause["iteration"] + 1, []).append(entry["kind"])
+    clean = statistics.median(t for number, t in times.items() if number not in hit and number > 1)
+    costs = [
+        times[number] - clean for number, kinds in hit.items() if kinds == ["SIGKILL"] and number in times
+    ]
     by_phase = {phase: sum(e["phase"] == phase and e["kind"] == "SIGKILL" for e in fired.values()) for phase in PHASES}  # fmt: skip
     by_kind = {
         kind: sum(e["kind"] == kind for e in fired.values())
@@ -197,7 +200,8 @@ def measure_workers(folder: Path, entries: list[dict[str, Any]]) -> Report:
     return {
         "faults_planned": len(entries), "faults_fired": len(fired), "kills_by_phase": by_phase, "others_by_kind": by_kind,
         "identical": is_identical(folder / "broken", folder / "reference"),
-        "detection_s": _spread(delays["other"]), "detection_stopped_s": _spread(delays["stopped"]),
+        "detection_s": _spread(delays.get("other", [])), "detection_stopped_s": _spread(delays["SIGSTOP"]),
+        "detection_exit_s": _spread(delays["exit"]),  # from the call: the exit handlers of every loaded library run first
         "cost_of_a_kill_s": _spread(costs), "iteration_s": clean, "worker_start_s": _spread(starts),
         "cost_within_bound": statistics.median(costs) < clean + statistics.median(starts),
         "iterations": len(times),
@@ -220,11 +224,14 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def interrupt_repeatedly(
-    folder: Path, *, times: int, seed: int, send: Callable[[int], signal.Signals], longest: float = 9.0
+    folder: Path, *, times: int, seed: int, send: Callable[[int], signal.Signals]
 ) -> Report:
-    """Starts, signals at a random instant, looks at what is left, resumes; then runs to the end and compares."""
+    """Starts, signals at a random instant, looks at what is left, resumes; then runs to the end and compares.
+
+    Every fifth signal comes somewhere in the start, the others after at least one iteration of this start.
+    """
     draw, run = random.Random(seed), folder / "broken"
-    every = ["--set", "logging.checkpoint_iterations=3"]
+    every = ["--set", "logging.checkpoint_iterations=2"]
     far, log = ["--total-timesteps", str(10**9)], folder / "broken.log"
     processes = files = starts_again = 0
     codes: dict[str, int] = {}
@@ -233,8 +240,13 @@ def interrupt_repeatedly(
         is_there = (run / "config.yaml").exists()
         where = ["--resume", str(run)] if is_there else [*SMALL, *every, "--output-dir", str(run)]
         starts_again += not is_there
+        before_start = _num_lines(log)
         training = Training([*where, *far], log)
-        time.sleep(draw.uniform(0.05, longest))
+        if number % 5 == 0:
+            time.sleep(draw.uniform(0.05, 6.0))
+        else:
+            _wait_for_iteration(training, run, log, before_start)
+            time.sleep(draw.uniform(0.0, 4.0))
         before = time.monotonic()
         os.kill(training.process.pid, send(number))
         code = training.wait(60)
@@ -257,6 +269,23 @@ def interrupt_repeatedly(
         "processes_left": processes, "files_left": files, "gone_s": _spread(gone),
         "identical": is_identical(run, folder / "reference"), "tracebacks": text.count("Traceback"),
     }  # fmt: skip
+
+
+def _num_lines(log: Path) -> int:
+    return len(log.read_text().splitlines()) if log.exists() else 0
+
+
+def _wait_for_iteration(training: Training, run: Path, log: Path, before: int) -> None:
+    """Until this start has recorded an iteration: its header stands in the log, and the metrics grow after that."""
+    deadline = time.monotonic() + 300
+    while "slices of" not in "".join(log.read_text().splitlines()[before:]):
+        assert training.process.poll() is None and time.monotonic() < deadline, f"see {log}"
+        time.sleep(0.02)
+    metrics = run / "metrics.jsonl"
+    size = metrics.stat().st_size
+    while metrics.stat().st_size <= size:
+        assert training.process.poll() is None and time.monotonic() < deadline, f"see {log}"
+        time.sleep(0.02)
 
 
 def kill_coordinators(folder: Path, *, times: int, seed: int = 2) -> Report:
