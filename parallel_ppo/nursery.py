@@ -1,6 +1,6 @@
 """The nursery: a small process that imports everything once and forks workers on request, in milliseconds.
 
-`Nursery` is the coordinator's handle. The child side (`python -m parallel_ppo.nursery`) never touches a tensor, so it is safe to
+`Nursery` is the coordinator's handle. The child side (`main`) never touches a tensor, so it is safe to
 fork. Lives are tied: it dies with the coordinator, and its workers die with it. Messages are JSON in packets; descriptors
 travel beside them.
 """
@@ -27,6 +27,7 @@ SPAWN_TIMEOUT = 60.0  # after the first answer; importing everything may take lo
 FIRST_TIMEOUT = 300.0
 POLL = 0.2
 PR_SET_PDEATHSIG = 1
+LIBRARY = ctypes.CDLL(None)
 COORDINATOR_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -55,14 +56,13 @@ class Nursery:
         self.settings, self.spec = settings, spec
         hello = {"path": sys.path, "settings": settings.model_dump(), "spec": spec.as_json()}
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        root = str(Path(__file__).resolve().parent.parent)
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        }
+        # Not `-m`: that would search the current directory first, and find whatever is called like one of our imports.
+        path = [str(Path(__file__).resolve().parent.parent), *sys.path]
+        program = f"import sys; sys.path[:] = {path!r}; from parallel_ppo.nursery import main; main()"
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "parallel_ppo.nursery", str(theirs.fileno()), str(os.getpid())],
-                pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL,
+                [sys.executable, "-c", program, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, preexec_fn=die_with_parent,
             )  # fmt: skip
         self.socket.send(json.dumps(hello).encode())
         self.exit_status: dict[int, int] = {}
@@ -147,9 +147,14 @@ class Nursery:
 # --- the child side -------------------------------------------------------------------------------------------------------
 
 
+def die_with_parent() -> None:
+    """Holds through exec: even a parent that dies while this process still starts up takes it along."""
+    LIBRARY.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def tie_to_parent(expected: int) -> None:
     """Die when the parent dies; and at once, if it died before this line."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != expected:
         os._exit(1)
 
@@ -241,7 +246,3 @@ def _fork(
     pidfd = os.pidfd_open(pid)
     socket.send_fds(channel, [json.dumps({"worker": request["worker"], "pid": pid}).encode()], [pidfd])
     os.close(pidfd)
-
-
-if __name__ == "__main__":
-    main()
