@@ -41,6 +41,22 @@ def memory_left(root: Path) -> int | None:
     return min((max(0, limit - used) for limit, used in _memory(root)), default=None)
 
 
+def oom_kills(root: Path) -> int:
+    """How often the kernel has killed for lack of memory: in this process's groups, and on the whole host."""
+    total = _counter(root / "proc/vmstat", "oom_kill")
+    for controller, name in ((None, "memory.events"), ("memory", "memory.oom_control")):
+        total += sum(_counter(group / name, "oom_kill") for group in _groups(root, controller))
+    return total
+
+
+def _counter(path: Path, name: str) -> int:
+    for line in (read_text(path) or "").splitlines():
+        key, _, value = line.partition(" ")
+        if key == name and value.isdigit():
+            return int(value)
+    return 0
+
+
 def _quota_v2(group: Path) -> float | None:
     quota, _, period = (read_text(group / "cpu.max") or "max").partition(" ")
     return None if quota == "max" else int(quota) / int(period or 100_000)

@@ -1,6 +1,7 @@
 """The training commands: flags -> plan -> run. Nothing here imports torch before the input is known to be good."""
 
 import argparse
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -9,10 +10,12 @@ from typing import Any, NoReturn
 
 import yaml
 
-from parallel_ppo.config import STOP_CONDITIONS, Settings, load_settings, read_yaml, to_yaml
+from parallel_ppo.config import STOP_CONDITIONS, Settings, check_sections, load_settings, read_yaml, to_yaml
 from parallel_ppo.envs import names
-from parallel_ppo.exits import ExitCode, InputError, Interrupted, RunError
+from parallel_ppo.exits import ExitCode, InputError, RunError
 from parallel_ppo.nodes import ALONE, identify, settings_from_environment
+from parallel_ppo.requeue import Requeue
+from parallel_ppo.signals import Signals
 
 CONFIG = Path(__file__).resolve().parent.parent / "config"
 DEFAULT_CONFIG = {
@@ -88,6 +91,34 @@ SEQUENTIAL_FLAGS = {
 }
 
 
+class SteadyStream:
+    """Output that nobody reads any more (a closed pipe, a lost terminal) must not end a run."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def keep_writing() -> None:
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, SteadyStream):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")
+            setattr(sys, name, SteadyStream(stream))
+
+
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line."""
 
@@ -151,6 +182,11 @@ def build_parser(description: str, flags: dict[str, tuple[str, Any, str]], examp
     parser.add_argument(
         "--trust-checkpoint", action="store_true", help="resume environment states that another user wrote"
     )
+    parser.add_argument(
+        "--requeue",
+        action="store_true",
+        help="when preempted, ask SLURM to start this job again; then continue what --output-dir holds",
+    )
     return parser
 
 
@@ -188,6 +224,7 @@ def settings_from(arguments: argparse.Namespace, kind: str, say: Any) -> Setting
                 f"--resume {arguments.resume}: no such directory; expected the directory of an earlier run"
             )
         base = read_yaml(arguments.resume / "config.yaml") if arguments.resume.is_dir() else {}
+        check_sections(base, str(arguments.resume / "config.yaml"))
         if base and any(f"training.{stop}" in flags for stop in STOP_CONDITIONS):
             base["training"] = {
                 key: value for key, value in base.get("training", {}).items() if key not in STOP_CONDITIONS
@@ -208,35 +245,40 @@ def _follows(arguments: argparse.Namespace) -> bool:
     return str(os.environ.get("RANK", "0") if rank is None else rank) != "0"
 
 
-def _carry_on(arguments: argparse.Namespace) -> bool:
+def _carry_on(arguments: argparse.Namespace) -> None:
     """Turns --continue into --resume where there is something to resume."""
     root = arguments.output_dir
     if root is None:
         raise InputError("--continue: needs --output-dir to know which run to continue")
-    if arguments.resume is None and any((root / "checkpoints").glob("step_*")):
+    if arguments.resume is None and (root / "config.yaml").is_file():
         arguments.resume = root
-    return True
 
 
 def execute(parser: Parser, kind: str, argv: Sequence[str] | None = None) -> int:
     """What every training script calls. One line and an exit code for whatever goes wrong."""
+    keep_writing()
+    signals = Signals()
     try:
-        return _execute(parser.parse_args(argv), kind)
+        return _execute(parser.parse_args(argv), kind, signals)
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)
         return int(error.code)
-    except Interrupted as stop:
-        print(f"{stop.signal_name}: stopped before the training began", file=sys.stderr)
-        return int(stop.code)
+    finally:
+        signals.close()
 
 
-def _execute(arguments: argparse.Namespace, kind: str) -> int:
+def _execute(arguments: argparse.Namespace, kind: str, signals: Signals) -> int:
     from parallel_ppo.placement import set_thread_variables
     from parallel_ppo.planning import make_plan
 
     set_thread_variables(1)
     say = (lambda line: None) if arguments.quiet or arguments.print_config else print
-    begun = getattr(arguments, "carry_on", False) and _carry_on(arguments)
+    requeue = Requeue(arguments.requeue)
+    signals.before_leaving = requeue.ask_if_preempted
+    if getattr(arguments, "carry_on", False):
+        _carry_on(arguments)
+    if requeue.should_continue(arguments.output_dir) and arguments.resume is None:
+        arguments.resume, arguments.output_dir = arguments.output_dir, None
     settings = settings_from(arguments, kind, say)
     node = identify(settings, arguments.node_rank, os.environ) if kind == "cluster" else ALONE
     output = getattr(arguments, "log_dir", None) or arguments.output_dir
@@ -252,7 +294,6 @@ def _execute(arguments: argparse.Namespace, kind: str) -> int:
         trust=arguments.trust_checkpoint,
         trace=arguments.trace,
         node=node,
-        begun=begun,
     )
     if arguments.print_config:
         print(to_yaml(plan.settings), end="")
@@ -266,7 +307,9 @@ def _execute(arguments: argparse.Namespace, kind: str) -> int:
         from parallel_ppo import session
         from parallel_ppo.display import make_display
 
-        return int(session.run(plan, make_display(arguments.quiet), nursery))
+        code = session.run(plan, make_display(arguments.quiet), nursery, signals)
+        requeue.ask_if_preempted(code)
+        return int(code)
     finally:
         if nursery is not None:
             nursery.close()

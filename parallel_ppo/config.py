@@ -7,6 +7,8 @@ when nodes join, immutable on resume.
 from __future__ import annotations
 
 import difflib
+import json
+import math
 import re
 from functools import cached_property
 from pathlib import Path
@@ -17,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from parallel_ppo.envs import names
 from parallel_ppo.exits import InputError
+from parallel_ppo.files import Damaged, read_regular
 
 Positive = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -62,7 +65,7 @@ class TrainingSettings(Section):
     batch_size: Positive = 1024
     lane_samples: Positive | None = None
     policy: Literal["auto", "impala", "nature", "mlp"] = "auto"
-    hidden_sizes: list[Positive] = [64, 64]
+    hidden_sizes: Annotated[list[Annotated[int, Field(ge=1, le=65536)]], Field(max_length=64)] = [64, 64]
     kernels: Literal["auto", "torch", "native"] = "auto"
     learning_rate: PositiveFloat = 5e-4
     learning_rate_schedule: Literal["constant", "linear"] = "constant"
@@ -168,6 +171,7 @@ class Shape(NamedTuple):
 
 
 DEFAULT_SLICE = 8
+MAX_LANES = 1 << 16
 DEFAULT_LANE = 64
 STOP_CONDITIONS = ("total_timesteps", "duration")
 
@@ -180,7 +184,7 @@ def derive_shape(settings: Settings) -> Shape:
     num_slices, total = env.num_envs // slice_envs, env.num_envs * training.n_steps
     share = training.batch_size // num_slices
     lane = training.lane_samples or (share if training.policy == "mlp" else DEFAULT_LANE)
-    count = -(-share // lane)
+    count = min(-(-share // max(lane, 1)), MAX_LANES)  # more are refused by `_check_batch`
     lanes = tuple(share // count + (index < share % count) for index in range(count))
     return Shape(training.n_steps, env.num_envs, slice_envs, num_slices, training.n_epochs, total // training.batch_size,
                  training.batch_size, share, lanes, total)  # fmt: skip
@@ -220,7 +224,7 @@ def load_settings(
         (str(file), read_yaml(file) if file else {}),
         ("flags", nested(flags)),
     ):
-        _check_sections(layer, source)
+        check_sections(layer, source)
         layer = _resolve_envs_per_worker(_resolve_node_workers(layer, source), source)
         for section, values in layer.items():
             merged.setdefault(section, {}).update(values)
@@ -238,26 +242,33 @@ class _Loader(yaml.SafeLoader):
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
 )
-MAX_CONFIG_BYTES = 1_000_000
+MAX_CONFIG_BYTES = 100_000
+MAX_DEPTH = 50
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > MAX_CONFIG_BYTES:
-            raise InputError(
-                f"{path}: is larger than {MAX_CONFIG_BYTES} bytes; expected a configuration file"
-            )
-        text = path.read_text(encoding="utf-8")
+        text = read_regular(path, MAX_CONFIG_BYTES).decode("utf-8")
         if "&" in text and re.search(r"(^|[\s\[{,:-])[&*]\w", text):
             raise InputError(
                 f"{path}: uses YAML anchors or aliases, which are not allowed here; write the values out"
             )
+        if _depth(text) > MAX_DEPTH:
+            raise InputError(
+                f"{path}: nests more than {MAX_DEPTH} deep; expected sections of keys and values"
+            )
         content = yaml.load(text, Loader=_Loader)
-    except FileNotFoundError:
-        raise InputError(f"{path}: no such configuration file; see config/ for the shipped ones") from None
-    except (OSError, UnicodeDecodeError) as error:
+    except InputError:
+        raise
+    except Damaged as problem:
+        if not path.exists():
+            raise InputError(
+                f"{path}: no such configuration file; see config/ for the shipped ones"
+            ) from None
+        raise InputError(f"{problem}; expected a configuration file") from None
+    except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
-    except (yaml.YAMLError, ValueError, RecursionError, OverflowError) as error:
+    except Exception as error:  # PyYAML answers odd input with almost any exception
         detail = " ".join(str(error).split())[:200]
         raise InputError(f"{path}: is not valid YAML ({detail})") from None
     if content is None:
@@ -269,6 +280,15 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
+def _depth(text: str) -> int:
+    """Of brackets and of lists in one line, roughly. PyYAML takes seconds for a few thousand of them."""
+    deepest, depth = max((len(run) // 2 for run in re.findall(r"(?:[-?:] +)+", text)), default=0), 0
+    for bracket in re.findall(r"[\[\]{}]", text):
+        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
+        deepest = max(deepest, depth)
+    return deepest
+
+
 def nested(flat: dict[str, Any]) -> dict[str, dict[str, Any]]:
     result: dict[str, dict[str, Any]] = {}
     for key, value in flat.items():
@@ -277,7 +297,7 @@ def nested(flat: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return result
 
 
-def _check_sections(layer: dict[str, Any], source: str) -> None:
+def check_sections(layer: dict[str, Any], source: str) -> None:
     for section, values in layer.items():
         if section not in Settings.model_fields:
             where = _section_of(str(section))
@@ -286,9 +306,11 @@ def _check_sections(layer: dict[str, Any], source: str) -> None:
                 if where
                 else nearest(str(section), list(Settings.model_fields))
             )
-            raise InputError(f"{source}: unknown section {section!r}{hint}")
+            raise InputError(f"{source}: unknown section {repr(section)[:80]}{hint}")
         if values is not None and not isinstance(values, dict):
-            raise InputError(f"{source}: the section '{section}' must hold keys and values, got {values!r}")
+            raise InputError(
+                f"{source}: the section '{section}' must hold keys and values, got {repr(values)[:80]}"
+            )
     for section in [name for name, values in layer.items() if values is None]:
         layer[section] = {}
 
@@ -386,15 +408,32 @@ def _check(settings: Settings) -> Settings:
             f"env.slice_envs: {env.slice_envs} does not divide {env.num_envs} environments; nearest that does: {_nearest_divisor(env.num_envs, env.slice_envs)}"
         )
     _check_batch(settings)
+    _check_plain(settings)
     return settings
+
+
+def _check_plain(settings: Settings) -> None:
+    """Settings travel to workers and into checkpoints as JSON; YAML can also say dates, bytes and sets."""
+    try:
+        size = len(json.dumps(settings.model_dump()))
+    except (TypeError, ValueError, RecursionError):
+        raise InputError(
+            "env.kwargs and env.wrappers: expected plain values (numbers, text, true/false, lists, mappings)"
+        ) from None
+    if size > MAX_CONFIG_BYTES:
+        raise InputError(f"env.kwargs and env.wrappers: are larger than {MAX_CONFIG_BYTES} bytes")
 
 
 def _check_batch(settings: Settings) -> None:
     training, env = settings.training, settings.env
     total, slices = env.num_envs * training.n_steps, settings.shape.num_slices
     if total % training.batch_size == 0 and training.batch_size % slices == 0:
+        if training.lane_samples and settings.shape.share > MAX_LANES * training.lane_samples:
+            raise InputError(
+                f"training.lane_samples: {training.lane_samples} cuts a share of {settings.shape.share} samples into more than {MAX_LANES} lanes; use more"
+            )
         return
-    valid = [slices * share for share in range(1, total // slices + 1) if (total // slices) % share == 0]
+    valid = [slices * share for share in _divisors(total // slices)]
     best = min(valid, key=lambda size: abs(size - training.batch_size))
     arithmetic = f"{env.num_envs} environments x {training.n_steps} steps = {total} samples"
     if total % training.batch_size:
@@ -404,8 +443,13 @@ def _check_batch(settings: Settings) -> None:
     raise InputError(f"training.batch_size: {problem}; nearest that works: {best}")
 
 
+def _divisors(total: int) -> list[int]:
+    small = [n for n in range(1, math.isqrt(total) + 1) if total % n == 0]
+    return small + [total // n for n in small]
+
+
 def _nearest_divisor(total: int, wanted: int) -> int:
-    return min((n for n in range(1, total + 1) if total % n == 0), key=lambda n: abs(n - wanted))
+    return min(_divisors(total), key=lambda n: (abs(n - wanted), n))
 
 
 def to_yaml(settings: Settings) -> str:

@@ -32,14 +32,15 @@ class Coordinator:
         self.budget, self.recorder, self.signals = budget, recorder, signals
         self.snapshot: Snapshot = state.snapshot()
         self.reports: list[NodeReport] = []
+        self.earlier_restarts = state.counters.worker_restarts
 
     def train(self) -> str:
         """Runs until a budget is spent and returns which one. Leaves by an exception with `snapshot` intact."""
         self.recorder.save(self.snapshot)
         self.budget.start(self.state.counters)
         while (reason := self.cluster.decide(self.budget.spent(self.state.counters))) is None:
-            with self.signals.interruptible():
-                finished = self.iterate()
+            self.signals.check()
+            finished = self.iterate()
             self.recorder.record(self.state, self.pool, finished)
             self.recorder.phase("snapshot")
             self.snapshot = self.state.snapshot()
@@ -65,6 +66,7 @@ class Coordinator:
         self.reports = self.cluster.close_iteration(report)
         counters.bit_exact &= all(report.exact for report in self.reports)
         counters.wall_time = self.reports[0].elapsed
+        counters.worker_restarts = self.earlier_restarts + sum(report.restarts for report in self.reports)
         self.pool.iteration_done()
         spans += result.spans
         times = began, collected, learned, result.phases

@@ -1,25 +1,65 @@
-"""Writing files so that a crash or a power cut leaves the old content or the new, never a mixture."""
+"""Files that are never half-written, and reading that cannot be led astray."""
 
+import contextlib
 import os
+import stat
 from pathlib import Path
+
+CHUNK = 1 << 20
+
+
+class Damaged(Exception):
+    """A file that must not be used, and why, in one line."""
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    with open(path, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    try:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(descriptor, view[:CHUNK]) :]
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: Path, data: bytes) -> None:
+    """The old content or the new one, whatever happens; nothing else stays behind a failure."""
     temporary = path.with_name(f".{path.name}.tmp")
-    write_durably(temporary, data)
-    os.replace(temporary, path)
+    try:
+        write_durably(temporary, data)
+        os.replace(temporary, path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
 
 
 def sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    """The content of a regular file of bounded size: no pipe to wait for, no device that never ends."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise Damaged(f"{path} is missing") from None
+    except (OSError, ValueError) as error:
+        raise Damaged(f"{path} cannot be read ({error})") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise Damaged(f"{path} is not a regular file")
+        if status.st_size > max_bytes:
+            raise Damaged(f"{path} has {status.st_size:,} bytes, expected at most {max_bytes:,}")
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read(max_bytes + 1)
+    except OSError as error:
+        raise Damaged(f"{path} cannot be read ({error.strerror})") from None
     finally:
         os.close(descriptor)

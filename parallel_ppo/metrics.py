@@ -3,15 +3,21 @@
 Every column is defined in docs/metrics.md.
 """
 
+import contextlib
+import errno
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import psutil
 
+from parallel_ppo.files import write_atomically
+
 Record = dict[str, Any]
+LARGEST = 1e300
 NOT_LEARNING = frozenset(
     [
         "fps",
@@ -47,7 +53,12 @@ NOT_LEARNING = frozenset(
 
 
 def read_records(path: Path) -> Iterator[Record]:
-    """Whole records only: a torn or damaged tail ends the file."""
+    """Whole records only: a torn tail, or a line that was damaged, is passed over."""
+    for _, record in _read_lines(path):
+        yield record
+
+
+def _read_lines(path: Path) -> Iterator[tuple[bytes, Record]]:
     if not path.exists():
         return
     with open(path, "rb") as file:
@@ -56,38 +67,58 @@ def read_records(path: Path) -> Iterator[Record]:
                 return
             try:
                 record = json.loads(line)
-            except ValueError:
-                return
-            if not isinstance(record, dict):
-                return
-            yield record
+            except (ValueError, RecursionError):
+                continue
+            if isinstance(record, dict):
+                yield line, record
 
 
 class JsonlLog:
-    """One object per line, flushed at once."""
+    """One object per line, written at once. What a full disk refuses is kept, and written when there is room again."""
 
     def __init__(self, path: Path, last_iteration: int) -> None:
         """Cuts what lies beyond `last_iteration`, and a torn tail with it."""
-        kept = [record for record in read_records(path) if record.get("iteration", 0) <= last_iteration]
-        temporary = path.with_name(f".{path.name}.tmp")
-        with open(temporary, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(record) + "\n" for record in kept)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-        self.kept = kept
-        self.file: TextIO = open(path, "a", encoding="utf-8")  # noqa: SIM115
+        kept = [
+            (line, record)
+            for line, record in _read_lines(path)
+            if type(record.get("iteration")) is int and record["iteration"] <= last_iteration
+        ]
+        self.kept = [record for _, record in kept]
+        write_atomically(path, b"".join(line for line, _ in kept))
+        self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self.size = os.fstat(self.descriptor).st_size
+        self.pending = b""
 
     def write(self, records: list[Record]) -> None:
-        self.file.write("".join(json.dumps(record) + "\n" for record in records))
-        self.file.flush()
+        """OSError leaves whole records in the file and the rest in memory, for the next call."""
+        self.pending += "".join(json.dumps(record) + "\n" for record in records).encode()
+        if not self.pending:
+            return
+        try:
+            written = os.write(self.descriptor, self.pending)
+            if written < len(self.pending):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError:
+            os.ftruncate(self.descriptor, self.size)
+            raise
+        self.size += written
+        self.pending = b""
+
+    def sync(self) -> None:
+        self.write([])
+        os.fsync(self.descriptor)
 
     def close(self) -> None:
-        self.file.close()
+        """May be called twice."""
+        if self.descriptor >= 0:
+            with contextlib.suppress(OSError):
+                self.write([])
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 class TensorBoardLog:
-    """A picture of the JSONL files; rebuilt from them when a run is resumed.
+    """A picture of the JSONL files; rebuilt from them when a run is resumed. Without a thread: nothing is written late.
 
     Opened by the first write: TensorBoard's import would delay the first environment step.
     """
@@ -99,42 +130,47 @@ class TensorBoardLog:
     def _open(self) -> None:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
-        from tensorboard.summary.writer.event_file_writer import EventFileWriter
+        from tensorboard.summary.writer.record_writer import RecordWriter
 
         self.event, self.summary = Event, Summary
         for stale in self.directory.glob("events.out.tfevents.*"):
             stale.unlink()
-        self.writer = EventFileWriter(str(self.directory))
+        name = f"events.out.tfevents.{int(time.time())}.{os.getpid()}"
+        self.file = open(self.directory / name, "wb")  # noqa: SIM115
+        self.writer = RecordWriter(self.file)
+        self.writer.write(Event(file_version="brain.Event:2").SerializeToString())
         (records, episodes), self.earlier = self.earlier, ([], [])
         for episode in episodes:
             self.episode(episode)
         for record in records:
             self.record(record)
+        self.file.flush()
 
     def record(self, record: Record) -> None:
-        values = [
-            (name, value)
-            for name, value in record.items()
-            if isinstance(value, (int, float)) and name not in ("iteration", "steps_global")
-        ]
-        self._write(record["steps_global"], values)
+        values = [(k, v) for k, v in record.items() if k not in ("iteration", "steps_global")]
+        self._write(record.get("steps_global"), values)
+        self.file.flush()
 
     def episode(self, episode: Record) -> None:
-        self._write(
-            episode["step"], [("episode/return", episode["return"]), ("episode/length", episode["length"])]
-        )
+        values = [(f"episode/{name}", episode.get(name)) for name in ("return", "length")]
+        self._write(episode.get("step"), values)
 
-    def _write(self, step: int, values: list[tuple[str, float]]) -> None:
+    def _write(self, step: Any, values: list[tuple[str, Any]]) -> None:
+        """Records may have been edited by hand: what cannot be drawn is left out."""
         if self.writer is None:
             self._open()
-        summary = self.summary(
-            value=[self.summary.Value(tag=name, simple_value=float(value)) for name, value in values]
-        )
-        self.writer.add_event(self.event(step=step, summary=summary))
+        drawn = [
+            self.summary.Value(tag=name, simple_value=float(value))
+            for name, value in values
+            if type(value) in (int, float) and (abs(value) < LARGEST or value != value)
+        ]
+        if type(step) is int and 0 <= step < 2**63:
+            self.writer.write(self.event(step=step, summary=self.summary(value=drawn)).SerializeToString())
 
     def close(self) -> None:
         if self.writer is not None:
-            self.writer.close()
+            with contextlib.suppress(OSError):
+                self.file.close()
 
 
 class ResourceMeter:

@@ -1,6 +1,6 @@
 """The nursery: a small process that imports everything once and forks workers on request, in milliseconds.
 
-`Nursery` is the coordinator's handle. The child side (`python -m parallel_ppo.nursery`) never touches a tensor, so it is safe to
+`Nursery` is the coordinator's handle. The child side (`main`) never touches a tensor, so it is safe to
 fork. Lives are tied: it dies with the coordinator, and its workers die with it. Messages are JSON in packets; descriptors
 travel beside them.
 """
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,8 +23,11 @@ from parallel_ppo.config import Settings
 from parallel_ppo.envs.contract import EnvSpec
 
 PACKET = 1 << 17
-SPAWN_TIMEOUT = 60.0
+SPAWN_TIMEOUT = 60.0  # after the first answer; importing everything may take longer on a busy machine
+FIRST_TIMEOUT = 300.0
+POLL = 0.2
 PR_SET_PDEATHSIG = 1
+LIBRARY = ctypes.CDLL(None)
 COORDINATOR_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
@@ -34,7 +38,15 @@ class Child(NamedTuple):
 
 
 class NurseryLost(Exception):
-    """The nursery died or does not answer."""
+    """The nursery died or does not answer, and why."""
+
+
+def is_stopped(pid: int) -> bool:
+    """By a signal or a debugger."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except (OSError, IndexError):
+        return False
 
 
 class Nursery:
@@ -44,17 +56,18 @@ class Nursery:
         self.settings, self.spec = settings, spec
         hello = {"path": sys.path, "settings": settings.model_dump(), "spec": spec.as_json()}
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        root = str(Path(__file__).resolve().parent.parent)
-        environment = os.environ | {
-            "PYTHONPATH": os.pathsep.join([root, *filter(None, [os.environ.get("PYTHONPATH")])])
-        }
+        # Not `-m`: that would search the current directory first, and find whatever is called like one of our imports.
+        path = [str(Path(__file__).resolve().parent.parent), *sys.path]
+        program = f"import sys; sys.path[:] = {path!r}; from parallel_ppo.nursery import main; main()"
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "parallel_ppo.nursery", str(theirs.fileno()), str(os.getpid())],
-                pass_fds=[theirs.fileno()], env=environment, stdin=subprocess.DEVNULL,
+                [sys.executable, "-c", program, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, preexec_fn=die_with_parent,
             )  # fmt: skip
         self.socket.send(json.dumps(hello).encode())
         self.exit_status: dict[int, int] = {}
+        self.has_answered = False
+        self.check: Callable[[], None] = lambda: None  # called while waiting; leaves by an exception
 
     def spawn(self, worker: int, cpu: int | None, memory: tuple[int, int]) -> Child:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -64,14 +77,28 @@ class Nursery:
                 socket.send_fds(self.socket, [request], [theirs.fileno(), *memory])
             except OSError:
                 ours.close()
-                raise NurseryLost from None
-        deadline = time.monotonic() + SPAWN_TIMEOUT
-        while (remaining := deadline - time.monotonic()) > 0:
-            message, descriptors = self._receive(remaining)
+                raise NurseryLost(self._how_it_ended()) from None
+        try:
+            return self._spawned(worker, ours)
+        except BaseException:
+            ours.close()
+            raise
+
+    def _spawned(self, worker: int, ours: socket.socket) -> Child:
+        deadline = time.monotonic() + (SPAWN_TIMEOUT if self.has_answered else FIRST_TIMEOUT)
+        stopped_polls = 0
+        while time.monotonic() < deadline:
+            message, descriptors = self._receive(POLL)
             if message is not None and message.get("worker") == worker:
+                self.has_answered = True
+                if "error" in message:
+                    raise NurseryLost(f"the process that starts workers failed ({message['error']})")
                 return Child(message["pid"], descriptors[0], ours)
-        ours.close()
-        raise NurseryLost
+            self.check()
+            stopped_polls = stopped_polls + 1 if is_stopped(self.process.pid) else 0
+            if stopped_polls * POLL >= 1:
+                raise NurseryLost("the process that starts workers was stopped by a signal")
+        raise NurseryLost("the process that starts workers does not answer")
 
     def _receive(self, timeout: float) -> tuple[dict[str, Any] | None, list[int]]:
         if not select.select([self.socket], [], [], timeout)[0]:
@@ -79,13 +106,19 @@ class Nursery:
         try:
             data, descriptors, _, _ = socket.recv_fds(self.socket, PACKET, 4)
         except OSError:
-            raise NurseryLost from None
+            raise NurseryLost(self._how_it_ended()) from None
         if not data:
-            raise NurseryLost
+            raise NurseryLost(self._how_it_ended())
         message = json.loads(data)
         if "exited" in message:
             self.exit_status[message["exited"]] = message["status"]
         return message, descriptors
+
+    def _how_it_ended(self) -> str:
+        try:
+            return f"the process that starts workers ended ({self.process.wait(timeout=1)})"
+        except subprocess.TimeoutExpired:
+            return "the process that starts workers hung up"
 
     def status_of(self, pid: int, timeout: float = 0.5) -> int | None:
         """How a dead worker ended (as `os.waitstatus_to_exitcode`); None if the nursery is gone too."""
@@ -100,7 +133,9 @@ class Nursery:
     def again(self) -> "Nursery":
         """A new one in place of this one."""
         self.close()
-        return Nursery(self.settings, self.spec)
+        successor = Nursery(self.settings, self.spec)
+        successor.check = self.check
+        return successor
 
     def close(self) -> None:
         """May be called twice."""
@@ -112,9 +147,14 @@ class Nursery:
 # --- the child side -------------------------------------------------------------------------------------------------------
 
 
+def die_with_parent() -> None:
+    """Holds through exec: even a parent that dies while this process still starts up takes it along."""
+    LIBRARY.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def tie_to_parent(expected: int) -> None:
     """Die when the parent dies; and at once, if it died before this line."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     if os.getppid() != expected:
         os._exit(1)
 
@@ -175,13 +215,22 @@ def _fork(
     channel: socket.socket, request: dict[str, Any], descriptors: list[int], settings: Settings, spec: EnvSpec
 ) -> None:
     nursery = os.getpid()
-    pid = os.fork()
+    try:
+        pid = os.fork()
+    except OSError as error:  # no memory, or too many processes
+        answer = {"worker": request["worker"], "error": f"fork: {error.strerror}"}
+        channel.send(json.dumps(answer).encode())
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return
     if pid == 0:
         tie_to_parent(nursery)
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         channel.close()
-        from parallel_ppo.worker_process import serve
+        from parallel_ppo.worker_process import serve, watch_parent
+
+        watch_parent(nursery)
 
         serve(
             descriptors[0],
@@ -197,7 +246,3 @@ def _fork(
     pidfd = os.pidfd_open(pid)
     socket.send_fds(channel, [json.dumps({"worker": request["worker"], "pid": pid}).encode()], [pidfd])
     os.close(pidfd)
-
-
-if __name__ == "__main__":
-    main()

@@ -43,7 +43,6 @@ def make_plan(
     trust: bool = False,
     trace: Path | None = None,
     node: Node = ALONE,
-    begun: bool = False,
 ) -> Plan:
     settings = settings.changed("cluster", nnodes=node.size)
     spec = probe(settings)
@@ -55,7 +54,7 @@ def make_plan(
     if not node.leads:
         directory = ForeignDirectory(resume or output)
     elif resume is None:
-        directory = RunDirectory.new(output, kind, checkpoints, begun=begun)
+        directory = RunDirectory.new(output, kind, checkpoints)
     else:
         if output is not None and output != resume:
             raise InputError(

@@ -7,20 +7,24 @@ replaced; its slices are restored to where the iteration started and its tasks a
 
 import contextlib
 import os
+import select
 import selectors
 import signal
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
+from parallel_ppo.cgroup import oom_kills
 from parallel_ppo.config import Settings
-from parallel_ppo.exits import NumbersError, RestartsExhausted
-from parallel_ppo.nursery import Child, Nursery, NurseryLost
+from parallel_ppo.exits import NumbersError, RestartsExhausted, RunError
+from parallel_ppo.nursery import Child, Nursery, NurseryLost, is_stopped
 from parallel_ppo.shared import Memory
+from parallel_ppo.signals import NoSignals
 from parallel_ppo.worker import Collect, Evaluate, Gradient, Open, Task, Worker
 from parallel_ppo.worker_process import Done, Failed
 
@@ -30,6 +34,10 @@ FIRST_DEADLINE = 600.0
 LEAST_DEADLINE = 30.0
 DEADLINE_FACTOR = 20.0
 GAP = 10.0  # the coordinator itself was stopped or suspended: deadlines start anew
+NURSERY_ATTEMPTS = 3
+KILL_PATIENCE = (
+    60.0  # a killed process that does not go is stuck in the kernel (a dead file server, a broken disk)
+)
 
 
 class Span(NamedTuple):
@@ -59,8 +67,10 @@ class Pool(Protocol):
 class InlinePool:
     """Everything in this process, one task after the other."""
 
-    def __init__(self, worker: Worker, slices: range, first_iteration: int) -> None:
-        self.worker = worker
+    def __init__(
+        self, worker: Worker, slices: range, first_iteration: int, signals: NoSignals | None = None
+    ) -> None:
+        self.worker, self.signals = worker, signals or NoSignals()
         self.num_workers, self.restarts = 1, 0
         self.exact = all([worker.run(_open(worker.memory, index, first_iteration)) for index in slices])
 
@@ -68,9 +78,20 @@ class InlinePool:
         spans = []
         for task in tasks:
             started = time.monotonic()
-            self.worker.run(task)
+            with self.signals.interruptible():
+                self._run_one(task)
             spans.append(Span(0, task, started, time.monotonic()))
         return spans
+
+    def _run_one(self, task: Task) -> None:
+        try:
+            self.worker.run(task)
+        except RunError:
+            raise
+        except Exception as error:
+            raise RestartsExhausted(
+                f"{type(error).__name__}: {' '.join(str(error).split())[:300]} (in {task}); there is no worker to replace here\n{traceback.format_exc()}"
+            ) from None
 
     @property
     def pids(self) -> list[int]:
@@ -84,9 +105,9 @@ class InlinePool:
 
 
 def _open(memory: Memory, slice_index: int, iteration: int) -> Open:
-    return Open(
-        slice_index, iteration, fresh=bool(memory.state_stamp[iteration % 2, slice_index] != iteration)
-    )
+    fresh = bool(memory.state_stamp[iteration % 2, slice_index] != iteration)
+    assert not fresh or iteration == 0, "only the first iteration of a run starts without saved states"
+    return Open(slice_index, iteration, fresh)
 
 
 class State(Enum):
@@ -108,6 +129,7 @@ class Member:
         self.restarts = 0
         self.stopped_polls = 0
         self.traceback = ""
+        self.lost_at: float | None = None  # until the replacement is as far as its predecessor
 
     @property
     def state(self) -> State:
@@ -133,8 +155,13 @@ class ProcessPool:
         slices: range,
         first_iteration: int,
         on_fault: Callable[[str], None],
+        signals: NoSignals | None = None,
+        on_event: Callable[[dict[str, Any]], None] = lambda event: None,
     ) -> None:
+        """`on_fault` gets a line for every worker that is lost; `on_event` the facts, and again when it is replaced."""
         self.settings, self.memory, self.nursery, self.on_fault = settings, memory, nursery, on_fault
+        self.signals, self.on_event = signals or NoSignals(), on_event
+        nursery.check = self.signals.check
         self.num_workers, self.restarts, self.exact = len(cpus), 0, True
         self.members = [
             Member(index, cpu, list(_share(slices, self.num_workers, index)))
@@ -143,6 +170,9 @@ class ProcessPool:
         self.owner = {slice_index: member for member in self.members for slice_index in member.slices}
         self.slice_iteration = dict.fromkeys(slices, first_iteration)
         self.selector = selectors.DefaultSelector()
+        if self.signals.waker is not None:
+            self.selector.register(self.signals.waker, selectors.EVENT_READ, None)
+        self.oom_kills = oom_kills(Path("/"))
         self.longest: dict[type, float] = {}
         self.waiting: set[Task] = set()
         self.spans: list[Span] = []
@@ -167,7 +197,9 @@ class ProcessPool:
             for member in self.members:
                 self._feed(member)
             for key, _ in self.selector.select(POLL):
-                self._heard(key.data)
+                if key.data is not None:
+                    self._heard(key.data)
+            self.signals.check()
             if time.monotonic() - last_poll > POLL:
                 last_poll = self._watch(last_poll)
         return self.spans
@@ -231,10 +263,19 @@ class ProcessPool:
         self.exact &= message.exact
         if isinstance(task, Collect):
             self.slice_iteration[task.slice_index] = task.iteration + 1
-        if not isinstance(task, Open):
-            duration = message.ended - message.started
-            self.longest[type(task)] = max(self.longest.get(type(task), 0.0), duration)
+        duration = message.ended - message.started
+        self.longest[type(task)] = max(self.longest.get(type(task), 0.0), duration)
+        if isinstance(task, Open):
+            self._opened(member)
+        else:
             self.spans.append(Span(member.index, task, message.started, message.ended))
+
+    def _opened(self, member: Member) -> None:
+        if member.lost_at is not None and not any(
+            isinstance(task, Open) for task in (*member.outstanding, *member.queue)
+        ):
+            seconds, member.lost_at = time.monotonic() - member.lost_at, None
+            self.on_event({"event": "replaced", "worker": member.index, "seconds": seconds})
 
     # --- watching ---------------------------------------------------------------------------------------------------------
 
@@ -245,7 +286,7 @@ class ProcessPool:
                 continue
             if now - last_poll > GAP:
                 member.asked = now
-            member.stopped_polls = member.stopped_polls + 1 if _is_stopped(member.child.pid) else 0
+            member.stopped_polls = member.stopped_polls + 1 if is_stopped(member.child.pid) else 0
             if member.stopped_polls >= 2:
                 self._replace(member, "was stopped by a signal")
             elif member.outstanding and now - member.asked > self._deadline(member.outstanding[0]):
@@ -262,11 +303,7 @@ class ProcessPool:
     # --- starting, replacing, stopping ------------------------------------------------------------------------------------
 
     def _start(self, member: Member) -> None:
-        try:
-            member.child = self.nursery.spawn(member.index, member.cpu, self.memory.descriptors)
-        except NurseryLost:
-            self.nursery = self.nursery.again()
-            member.child = self.nursery.spawn(member.index, member.cpu, self.memory.descriptors)
+        member.child = self._spawn(member)
         member.channel = Connection(member.child.socket.detach())
         member.stopped_polls = 0
         self.selector.register(member.channel, selectors.EVENT_READ, member)
@@ -276,10 +313,22 @@ class ProcessPool:
             self.waiting.add(task)
             member.queue.appendleft(task)
 
+    def _spawn(self, member: Member) -> Child:
+        reason = ""
+        for _ in range(NURSERY_ATTEMPTS):
+            try:
+                return self.nursery.spawn(member.index, member.cpu, self.memory.descriptors)
+            except NurseryLost as lost:
+                reason = str(lost)
+                self.nursery = self.nursery.again()  # its workers die with it and are replaced in turn
+        raise RestartsExhausted(
+            f"worker {member.index} cannot be started: {reason}, {NURSERY_ATTEMPTS} times in a row"
+        )
+
     def _replace(self, member: Member, what: str) -> None:
         """The old incarnation is confirmed dead before the new one is asked: nobody writes late."""
         assert member.child is not None
-        pid = member.child.pid
+        pid, noticed = member.child.pid, time.monotonic()
         self._bury(member)
         status = self.nursery.status_of(pid)
         again = [task for task in (*member.outstanding, *member.queue) if not isinstance(task, Open)]
@@ -288,27 +337,42 @@ class ProcessPool:
         member.queue = deque(again)
         member.restarts += 1
         self.restarts += 1
-        cause = _describe(what, status)
+        cause = self._out_of_memory(status) or _describe(what, status)
+        iteration = max(self.slice_iteration.values())
         last_line = member.traceback.strip().splitlines()[-1] if member.traceback else ""
         if member.restarts > self.settings.parallel.max_restarts:
             raise RestartsExhausted(
                 f"worker {member.index} {cause} {member.restarts} times without a completed iteration "
-                f"(iteration {max(self.slice_iteration.values())}, seed {self.settings.training.seed}){': ' + last_line if last_line else ''}"
+                f"(iteration {iteration}, seed {self.settings.training.seed}){': ' + last_line if last_line else ''}"
                 + (f"\n{member.traceback}" if "\n" in member.traceback.strip() else "")
             )
         self.on_fault(
             f"worker {member.index} {cause}{': ' + last_line if last_line else ''}; replaced, its work is redone"
         )
-        member.traceback = ""
+        self.on_event({"event": "lost", "worker": member.index, "iteration": iteration, "cause": cause,
+                       "pid": pid, "monotonic": noticed})  # fmt: skip
+        member.traceback, member.lost_at = "", noticed
         self._start(member)
+
+    def _out_of_memory(self, status: int | None) -> str | None:
+        """The kernel kills with SIGKILL too, and counts it."""
+        if status not in (None, -signal.SIGKILL):
+            return None
+        before, self.oom_kills = self.oom_kills, oom_kills(Path("/"))
+        if self.oom_kills <= before:
+            return None
+        return "was killed by the kernel for lack of memory (use fewer environments or workers, or raise the limit)"
 
     def _bury(self, member: Member) -> None:
         if member.child is None or member.channel is None:
             return
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(member.child.pidfd, signal.SIGKILL)
-        while not _is_dead(member.child, timeout=1.0):
-            pass
+        if not _is_dead(member.child, KILL_PATIENCE):
+            raise RestartsExhausted(
+                f"worker {member.index} (pid {member.child.pid}) cannot be killed: it is stuck in the kernel, "
+                "which a broken disk or file server can cause"
+            )
         self.selector.unregister(member.channel)
         self.selector.unregister(member.child.pidfd)
         member.channel.close()
@@ -326,7 +390,8 @@ class ProcessPool:
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(member.child.pidfd, signal.SIGKILL)
         for member in self.members:
-            self._bury(member)
+            with contextlib.suppress(RestartsExhausted):
+                self._bury(member)
         self.selector.close()
         self.nursery.close()
 
@@ -337,19 +402,18 @@ def _share(slices: range, parts: int, index: int) -> range:
 
 
 def _is_dead(child: Child, timeout: float = 0.0) -> bool:
-    with selectors.DefaultSelector() as selector:
-        selector.register(child.pidfd, selectors.EVENT_READ)
-        return bool(selector.select(timeout))
-
-
-def _is_stopped(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
-    except (OSError, IndexError):
-        return False
+    """`poll` needs no descriptor of its own: it works when they have run out."""
+    sentinel = select.poll()
+    sentinel.register(child.pidfd, select.POLLIN)
+    return bool(sentinel.poll(timeout * 1000))
 
 
 def _describe(what: str, status: int | None) -> str:
-    if status is None or what != "died" or status == 0:
-        return what if what != "died" or status != 0 else "ended"
-    return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"exited with code {status}"
+    if what != "died" or status is None:
+        return what
+    if status >= 0:
+        return f"exited with code {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"

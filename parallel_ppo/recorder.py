@@ -10,12 +10,13 @@ import torch
 
 from parallel_ppo.bottleneck import Tally
 from parallel_ppo.budget import Budget
-from parallel_ppo.checkpoint import POLICY, Keeper, signature
+from parallel_ppo.checkpoint import POLICY, Keeper
 from parallel_ppo.cluster import Cluster, NodeReport
-from parallel_ppo.config import Settings
+from parallel_ppo.config import Settings, learning_settings
 from parallel_ppo.display import Display
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.episodes import Episode
+from parallel_ppo.exits import StorageError
 from parallel_ppo.files import write_atomically
 from parallel_ppo.metrics import JsonlLog, Record, ResourceMeter, TensorBoardLog
 from parallel_ppo.policies.policy import Policy, sha256, views
@@ -25,6 +26,9 @@ from parallel_ppo.shares import idle_shares, phase_shares
 from parallel_ppo.state import Snapshot, TrainingState
 from parallel_ppo.timeline import Phase, Timeline, process_started, seconds_alone
 from parallel_ppo.trace import Trace
+from parallel_ppo.userkey import signature
+
+MAX_LOG_FAILURES = 100  # iterations in a row whose records could only be kept in memory
 
 
 class Iteration(NamedTuple):
@@ -79,15 +83,23 @@ class Recorder:
         self.trace, self.timeline, self.tally = trace, Timeline(), Tally()
         self.metrics = JsonlLog(directory.root / "metrics.jsonl", last_iteration)
         self.episodes = JsonlLog(directory.root / "episodes.jsonl", last_iteration)
+        self.log_failures = 0
+        self._check_complete(last_iteration)
         self.tensorboard: TensorBoardLog | None = None
         if settings.logging.tensorboard:
-            self.tensorboard = TensorBoardLog(directory.root / "logs", self.metrics.kept, self.episodes.kept)
+            try:
+                self.tensorboard = TensorBoardLog(
+                    directory.root / "logs", self.metrics.kept, self.episodes.kept
+                )
+            except OSError as error:
+                self._without_tensorboard(error)
         self.keeper = Keeper(directory.checkpoints, keep=settings.logging.keep_checkpoints, warn=display.warn)
         self.meter = ResourceMeter()
         self.saved_at, self.saved_iteration = time.monotonic(), last_iteration
         self.first_steps: int | None = None
         self.checkpoint_seconds = 0.0
         self.startup_seconds: float | None = None
+        self.best_return: float | None = None
 
     def phase(self, name: str) -> None:
         self.display.phase(name)
@@ -132,13 +144,7 @@ class Recorder:
             "cpu_percent": self.meter.cpu_percent,
             "rss_mb": self.meter.rss_mb,
         }
-        rows = [episode.as_dict() for episode in finished.episodes]
-        self.metrics.write([record])
-        self.episodes.write(rows)
-        if self.tensorboard is not None:
-            self.tensorboard.record(record)
-            for row in rows:
-                self.tensorboard.episode(row)
+        self._write(record, [episode.as_dict() for episode in finished.episodes])
         self.tally.add(record)
         self.trace.add(finished.phases + self.timeline.take(), finished.spans)
         self.display.show(record, *self.budget.progress(counters))
@@ -147,6 +153,51 @@ class Recorder:
     def checkpoint_share(self) -> float:
         """Of the session's iterations and checkpoints together."""
         return self.checkpoint_seconds / (self.tally.seconds + self.checkpoint_seconds or 1.0)
+
+    def _write(self, record: Record, rows: list[Record]) -> None:
+        """A full disk does not stop the run: the records wait in memory, and checkpoints wait for them."""
+        failure: OSError | None = None
+        for log, records in ((self.metrics, [record]), (self.episodes, rows)):
+            try:
+                log.write(records)
+            except OSError as error:
+                failure = error
+        self.log_failures = 0 if failure is None else self.log_failures + 1
+        if failure is not None:
+            detail = f"{self.directory.root}: metrics could not be written ({failure.strerror}); they are kept in memory"
+            if self.log_failures >= MAX_LOG_FAILURES:
+                raise StorageError(
+                    f"{detail}; this was failure {self.log_failures} in a row: free some space and use --resume"
+                )
+            if self.log_failures == 1:
+                self.display.warn(detail)
+        if self.tensorboard is not None:
+            try:
+                for row in rows:
+                    self.tensorboard.episode(row)
+                self.tensorboard.record(record)
+            except OSError as error:
+                self._without_tensorboard(error)
+
+    def _without_tensorboard(self, error: OSError) -> None:
+        if self.tensorboard is not None:
+            self.tensorboard.close()
+        self.tensorboard = None
+        self.display.warn(
+            f"{self.directory.root / 'logs'}: TensorBoard files cannot be written ({error.strerror}); --resume rebuilds them"
+        )
+
+    def _check_complete(self, last_iteration: int) -> None:
+        """Only someone else can have taken records away; the run goes on, but does not hide it."""
+        found = [record["iteration"] for record in self.metrics.kept]
+        if found != list(range(1, last_iteration + 1)):
+            self.display.warn(
+                f"{self.directory.root / 'metrics.jsonl'}: was changed or damaged; it has {len(set(found))} of {last_iteration} iterations"
+            )
+
+    def _sync_logs(self) -> None:
+        self.metrics.sync()
+        self.episodes.sync()
 
     # --- checkpoints ------------------------------------------------------------------------------------------------------
 
@@ -165,18 +216,22 @@ class Recorder:
         began = time.monotonic()
         self.cluster.gather_environments(snapshot)
         returns = snapshot.arrays["recent.returns"]
-        mean, best = (float(returns.mean()) if len(returns) else -math.inf), snapshot.counters["best_return"]
-        is_best = len(returns) > 0 and (best is None or mean > best)
-        if is_best:
-            snapshot.counters["best_return"] = mean
+        mean = float(returns.mean()) if len(returns) else -math.inf
+        known = [best for best in (snapshot.counters["best_return"], self.best_return) if best is not None]
+        is_best = mean > max(known, default=-math.inf)
+        snapshot.counters["best_return"] = mean if is_best else max(known, default=None)
         parameters = torch.from_numpy(snapshot.arrays["parameters"])
         done = self.keeper.save(
             snapshot,
+            before=self._sync_logs,
             is_best=is_best,
             weights=self.weights(snapshot),
             metadata=self.metadata(snapshot),
             policy_sha256=sha256(self.policy, parameters),
+            learning=learning_settings(self.settings),
         )
+        if done:
+            self.best_return = snapshot.counters["best_return"]
         self.saved_at, self.saved_iteration = time.monotonic(), snapshot.counters["iteration"]
         self.checkpoint_seconds += self.saved_at - began
         return done

@@ -1,8 +1,11 @@
 """One session of a run: check, build, train, and leave everything in order however it ends."""
 
 import contextlib
+import json
 import os
+import shutil
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +16,13 @@ from parallel_ppo import checkpoint
 from parallel_ppo.bottleneck import Circumstances, limit
 from parallel_ppo.budget import Budget
 from parallel_ppo.cluster import Cluster, join
-from parallel_ppo.config import to_yaml
+from parallel_ppo.config import learning_settings, to_yaml
 from parallel_ppo.coordinator import Coordinator
 from parallel_ppo.display import Display, make_log
 from parallel_ppo.exits import (
-    ClusterError,
-    EnvironmentFault,
     ExitCode,
     InputError,
     Interrupted,
-    NumbersError,
-    RestartsExhausted,
     RunError,
     StorageError,
 )
@@ -46,23 +45,41 @@ DESCRIPTORS_PER_WORKER = 4
 LONGEST_PATH = 700  # bytes that the first node tells the others, for their logs
 
 
+def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
+    """One line when the disk has no room for the checkpoints that will be kept and the one being written."""
+    settings, spec = plan.settings, plan.spec
+    observation = int(np.prod(spec.observation_shape)) * np.dtype(spec.observation_dtype).itemsize
+    one = 12 * num_parameters + settings.env.num_envs * (observation + min(spec.state_bytes, 65536))
+    need = one * (min(settings.logging.keep_checkpoints, 3) + 2)
+    place = plan.directory.checkpoints
+    while not place.exists():
+        place = place.parent
+    kept = [file for step in checkpoint.steps(plan.directory.checkpoints) for file in step.glob("*")]
+    free = shutil.disk_usage(place).free + sum(file.lstat().st_size for file in kept)  # older ones make room
+    if free >= need:
+        return None
+    return (
+        f"{plan.directory.checkpoints}: the run's checkpoints need {need:,} bytes of disk but {free:,} are free: "
+        "free some space, lower logging.keep_checkpoints, or give another --output-dir"
+    )
+
+
 def check_resources(plan: Plan, num_parameters: int) -> None:
     workers = 0 if plan.inline else plan.placement.num_workers
     need = bytes_needed(plan.settings, plan.spec, num_parameters) + (workers + 1) * PROCESS_BYTES
     for problem in (
         memory_need_error(need, plan.machine),
         descriptor_need_error(64 + DESCRIPTORS_PER_WORKER * workers, plan.machine),
+        disk_need_error(plan, num_parameters),
     ):
         if problem is not None:
             raise InputError(problem)
 
 
-def run(plan: Plan, display: Display, nursery: Nursery | None) -> ExitCode:
+def run(plan: Plan, display: Display, nursery: Nursery | None, signals: Signals) -> ExitCode:
     """Trains. `nursery` is already warming up (None: everything happens in this process)."""
     torch.set_num_threads(1)
-    signals = Signals()
     with contextlib.ExitStack() as stack:
-        stack.callback(signals.close)
         cluster = join(plan, signals, display.note)
         stack.callback(cluster.close)
         plan, display = _take_place(plan, cluster, display)
@@ -91,57 +108,89 @@ def _build(
     stack: contextlib.ExitStack,
 ) -> tuple[Coordinator, Policy]:
     settings = plan.settings
+    with torch.device("meta"):  # counts without allocating
+        check_resources(plan, num_flat(Policy(settings, plan.spec)))
     policy = Policy(settings, plan.spec)
-    check_resources(plan, num_flat(policy))
     memory = Memory(settings, plan.spec, num_flat(policy))
     settled = settle(memory, lock=settings.hardware.lock_memory, huge_pages=settings.hardware.huge_pages)
     state = TrainingState(settings, memory)
     bind(policy, state.parameters)
     budget = Budget(settings.training)
     stack.callback(plan.directory.close)
-    if plan.resume:
-        plan.directory.open()
-        _resume(plan, state, policy, display)
-    else:
+    plan.directory.open()
+    if not (plan.resume and _resume(plan, state, policy, display)):
         initialise(policy, state.parameters, settings.training.seed)
-        plan.directory.open()
-    plan.directory.write_config(to_yaml(settings))
+    plan.directory.write(plan.directory.root / "config.yaml", to_yaml(settings).encode())
     cluster.share_state(state)
-    pool = _start_pool(plan, memory, state, cluster, nursery, display)
+    pool = _start_pool(plan, memory, state, cluster, nursery, display, signals)
     stack.callback(pool.close)
     _describe(plan, state, settled, cluster)
     recorder: Records = Follower(cluster, display)
     if plan.node.leads:
         trace, first = _open_trace(plan, pool, display), state.counters.iteration
-        recorder = Recorder(
-            settings, plan.spec, policy, cluster, plan.directory, display, budget, first, trace
-        )
+        recorder = _make_recorder(plan, policy, cluster, display, budget, first, trace)
     stack.callback(recorder.close)
+    signals.started()
     display.start(_header(plan, pool))
     stack.callback(display.close)
     return Coordinator(settings, state, pool, cluster, budget, recorder, signals), policy
 
 
-def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) -> None:
-    path, snapshot, weights, refused = checkpoint.newest(
-        plan.directory.checkpoints, trust=plan.trust, like=state.snapshot()
+def _make_recorder(
+    plan: Plan,
+    policy: Policy,
+    cluster: Cluster,
+    display: Display,
+    budget: Budget,
+    last_iteration: int,
+    trace: Trace,
+) -> Recorder:
+    settings, spec, directory = plan.settings, plan.spec, plan.directory
+    try:
+        return Recorder(settings, spec, policy, cluster, directory, display, budget, last_iteration, trace)
+    except OSError as error:
+        raise StorageError(f"{plan.directory.root}: the logs cannot be written ({error})") from None
+
+
+def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) -> bool:
+    """False when the run was ended before its first checkpoint: it starts again, and nothing is lost."""
+
+    def flat(weights: dict[str, np.ndarray]) -> torch.Tensor:
+        vector = torch.zeros(len(state.parameters))
+        for name, view in views(policy, vector).items():
+            view.copy_(torch.from_numpy(weights[name]))
+        return vector
+
+    shapes = {name: tuple(view.shape) for name, view in views(policy, state.parameters).items()}
+    expected = checkpoint.Expected(
+        state.snapshot(),
+        shapes,
+        learning_settings(plan.settings),
+        lambda weights: sha256(policy, flat(weights)),
     )
+    found = checkpoint.newest(plan.directory.checkpoints, trust=plan.trust, expected=expected)
+    if found is None:
+        if plan.directory.has_begun:
+            raise InputError(f"{plan.directory.checkpoints}: holds no checkpoint; it was moved or deleted")
+        display.note(f"{plan.directory.root} has no checkpoint yet: starting from the beginning")
+        return False
+    path, snapshot, weights, refused = found
     for line in refused:
-        display.warn(f"{line}; an older checkpoint is used")
-    flat = np.zeros(len(state.parameters), np.float32)
-    for name, view in views(policy, torch.from_numpy(flat)).items():
-        if (
-            name not in weights
-            or weights[name].shape != tuple(view.shape)
-            or weights[name].dtype != np.float32
-        ):
-            raise InputError(
-                f"{path}: its policy has no {name} of shape {tuple(view.shape)}; it belongs to another network"
-            )
-        view.copy_(torch.from_numpy(weights[name]))
-    snapshot.arrays["parameters"] = flat
+        display.warn(f"{line}; {path.name} is used instead")
+    snapshot.arrays["parameters"] = flat(weights).numpy()
     state.restore(snapshot)
     display.note(f"resuming {plan.directory.root} from step {state.counters.env_steps:,}")
+    return True
+
+
+def _note_event(plan: Plan) -> Callable[[dict[str, Any]], None]:
+    """What happened to the workers, in faults.jsonl."""
+
+    def note(event: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError), open(plan.directory.root / "faults.jsonl", "a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    return note
 
 
 def _start_pool(
@@ -151,15 +200,16 @@ def _start_pool(
     cluster: Cluster,
     nursery: Nursery | None,
     display: Display,
+    signals: Signals,
 ) -> Pool:
     first = state.counters.iteration
     if nursery is None:
         threads = plan.settings.hardware.num_threads
         assert isinstance(threads, int)
         torch.set_num_threads(threads)
-        return InlinePool(Worker(plan.settings, plan.spec, memory), cluster.slices, first)
-    cpus = list(plan.placement.worker_cpus)
-    return ProcessPool(plan.settings, memory, nursery, cpus, cluster.slices, first, display.warn)
+        return InlinePool(Worker(plan.settings, plan.spec, memory), cluster.slices, first, signals)
+    cpus, slices, note = list(plan.placement.worker_cpus), cluster.slices, _note_event(plan)
+    return ProcessPool(plan.settings, memory, nursery, cpus, slices, first, display.warn, signals, note)
 
 
 def _open_trace(plan: Plan, pool: Pool, display: Display) -> Trace:
@@ -211,14 +261,22 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
             reason = coordinator.train()
     except Interrupted as interruption:
         code, reason = interruption.code, interruption.signal_name
-    except (NumbersError, EnvironmentFault, RestartsExhausted, StorageError, ClusterError) as problem:
+    except RunError as problem:
         error, code = problem, problem.code
         reason = str(problem).splitlines()[0]
+    except Exception:  # a mistake of ours; what was learned is not to blame
+        coordinator.pool.close()
+        _save_end(plan, coordinator, display)
+        display.close()
+        raise
     if code != ExitCode.DONE:
         coordinator.pool.close()
         coordinator.state.rewind(coordinator.snapshot)
     # A lost node took its environments with it: there is nothing whole to save.
-    saved = code != ExitCode.CLUSTER and _save_end(plan, coordinator, display)
+    saved = code not in (ExitCode.STORAGE, ExitCode.CLUSTER) and _save_end(plan, coordinator, display)
+    if code == ExitCode.DONE and not saved:
+        code, reason = ExitCode.STORAGE, "the last checkpoint could not be written"
+        error = StorageError(f"{plan.directory.checkpoints}: {reason}; free some space and use --resume")
     limited = _limit(plan, coordinator)
     _summarize(plan, coordinator, policy, reason, code, limited)
     display.close()
@@ -226,7 +284,7 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
         raise error
     counters = coordinator.state.counters
     how = {ExitCode.DONE: "done", ExitCode.INTERRUPTED: "interrupted", ExitCode.PREEMPTED: "preempted"}[code]
-    after = f"; continue with --resume {plan.directory.root}" if code != ExitCode.DONE and saved else ""
+    after = f"; continue with --resume {plan.directory.root}" if code != ExitCode.DONE else ""
     display.note(
         f"{how}: {counters.env_steps:,} steps in {counters.wall_time:.0f} s, results in {plan.directory.root}{after}"
     )
@@ -276,7 +334,7 @@ def _summarize(
         "fps_mean": counters.env_steps / counters.wall_time if counters.wall_time else None,
         "policy_sha256": sha256(policy, state.parameters),
         "final_return_mean": sum(returns) / len(returns) if returns else None,
-        "best_return": counters.best_return,
+        "best_return": coordinator.snapshot.counters["best_return"],
         "num_workers": coordinator.pool.num_workers,
         "num_threads": plan.settings.hardware.num_threads if plan.kind == "sequential" else 1,
         "world_size": coordinator.cluster.node.size,
@@ -285,7 +343,7 @@ def _summarize(
         "bit_exact": counters.bit_exact
         and coordinator.pool.exact
         and plan.settings.training.schedule_by != "time",
-        "worker_restarts": counters.worker_restarts
+        "worker_restarts": coordinator.earlier_restarts
         + max(coordinator.pool.restarts, sum(report.restarts for report in coordinator.reports)),
         "peak_rss_mb": recorder.meter.peak_rss_mb,
         "checkpoint_seconds": recorder.checkpoint_seconds,

@@ -1,9 +1,15 @@
-"""Signals: the first one abandons the iteration at a safe place, a second Ctrl-C ends the process at once."""
+"""Signals: what they mean depends on where the run is.
+
+Before training nothing can be lost, so the process leaves at once. During training the signal is remembered and wakes whoever
+waits; the iteration is abandoned at the next safe place (`check`), or inside `interruptible()`, whose work is thrown away
+anyway. While files are written nothing is interrupted. A second Ctrl-C ends the process at once, whatever it does.
+"""
 
 import contextlib
 import os
 import signal
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 from parallel_ppo.exits import ExitCode, Interrupted
@@ -16,30 +22,71 @@ ENDINGS = {
 }
 
 
-class Signals:
-    """Raises `Interrupted` only inside `interruptible()`: files are never left half-written."""
+class NoSignals:
+    """For who leaves signals to Python: evaluation, tests."""
+
+    waker: socket.socket | None = None
+
+    def check(self) -> None:
+        pass
+
+    def interruptible(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+
+class Signals(NoSignals):
+    """Handlers from here to `close`. What the caller had ignored stays ignored (nohup, background jobs)."""
 
     def __init__(self) -> None:
         self.pending: Interrupted | None = None
+        self.is_starting = True
         self.active = False
-        self.previous = {number: signal.signal(number, self._handle) for number in ENDINGS}
+        self.before_leaving: Callable[[ExitCode], None] = lambda code: None
+        self.waker, self._written = socket.socketpair()
+        self.waker.setblocking(False)
+        self._written.setblocking(False)
+        self.previous_waker = signal.set_wakeup_fd(self._written.fileno(), warn_on_full_buffer=False)
+        self.previous = {
+            number: signal.signal(number, self._handle)
+            for number in ENDINGS
+            if signal.getsignal(number) is not signal.SIG_IGN
+        }
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
+        code, name = ENDINGS[signal.Signals(number)], signal.Signals(number).name
+        if self.is_starting:
+            self._leave(code, f"stopped by {name} before training went on; nothing was changed")
         if self.pending is not None:
             if number == signal.SIGINT:
                 os._exit(ExitCode.INTERRUPTED)  # the workers die with this process
             return
-        self.pending = Interrupted(ENDINGS[signal.Signals(number)], signal.Signals(number).name)
+        self.pending = Interrupted(code, name)
         if self.active:
             self.active = False
             raise self.pending
 
+    def _leave(self, code: ExitCode, line: str) -> None:
+        """No clean-up is needed: nothing has a name, and every process dies with this one."""
+        with contextlib.suppress(OSError):
+            os.write(2, f"{line}\n".encode())
+        self.before_leaving(code)
+        os._exit(code)
+
+    def started(self) -> None:
+        """From here on there is something to save."""
+        self.is_starting = False
+
+    def check(self) -> None:
+        """A safe place to stop at."""
+        if self.pending is not None:
+            raise self.pending
+
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
+        """Work that may be broken off anywhere, because its results will be thrown away."""
         self.active = True
         try:
-            if self.pending is not None:
-                raise self.pending
+            self.check()
             yield
         finally:
             self.active = False
@@ -59,3 +106,7 @@ class Signals:
     def close(self) -> None:
         for number, handler in self.previous.items():
             signal.signal(number, handler)
+        signal.set_wakeup_fd(self.previous_waker)
+        for end in (self.waker, self._written):
+            if end is not None:
+                end.close()

@@ -145,10 +145,9 @@ def _apply(
     norm = math.sqrt(sum(state.memory.gradient_squares.tolist()))
     if not (math.isfinite(norm) and np.isfinite(totals).all()):
         lanes = [lane for lane, row in enumerate(state.memory.lane_statistics) if not np.isfinite(row).all()]
-        per_slice = len(state.settings.shape.lane_sizes)
-        where = (
-            f"slice {lanes[0] // per_slice}, lane {lanes[0] % per_slice}" if lanes else "the summed gradient"
-        )
+        shape = state.settings.shape
+        first = lanes[0] // len(shape.lane_sizes) * shape.slice_envs if lanes else 0
+        where = f"environments {first} to {first + shape.slice_envs - 1}" if lanes else "the summed gradient"
         raise NumbersError(
             f"the gradient is not finite (iteration {state.counters.iteration}, epoch {epoch}, minibatch {minibatch}, {where}); a lower training.learning_rate may help"
         )

@@ -11,14 +11,16 @@ import numpy as np
 import torch
 
 from parallel_ppo import checkpoint
-from parallel_ppo.checkpoint import POLICY, Damaged
+from parallel_ppo.checkpoint import POLICY
 from parallel_ppo.config import Settings, load_settings
 from parallel_ppo.envs import names
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import InputError
+from parallel_ppo.files import Damaged, read_regular
 from parallel_ppo.normalize import EPSILON
 from parallel_ppo.policies.policy import Policy, num_flat, sha256, views
 from parallel_ppo.rundirectory import RunDirectory
+from parallel_ppo.userkey import signature
 
 FORMAT = "parallel_ppo policy 1"
 PICKLES = (".pt", ".pth", ".pkl", ".ckpt")
@@ -134,16 +136,9 @@ def read(file: Path, *, trust: bool = False) -> Weights:
 
 
 def _read_bytes(file: Path) -> bytes:
-    try:
-        size = file.stat().st_size
-        if size > MAX_BYTES:
-            raise Damaged(f"{file}: is larger than {MAX_BYTES >> 30} GB; expected the weights of a policy")
-        data = file.read_bytes()
-    except OSError as error:
-        raise Damaged(f"{file}: cannot be read ({error.strerror})") from None
     if file.name == POLICY and file.with_name(checkpoint.MANIFEST).is_file():
-        return checkpoint.read_policy(file.parent)
-    return data
+        return checkpoint.read_policy(file.parent, MAX_BYTES)
+    return read_regular(file, MAX_BYTES)
 
 
 def _check_origin(file: Path, metadata: dict[str, str], trust: bool) -> None:
@@ -157,8 +152,8 @@ def _check_origin(file: Path, metadata: dict[str, str], trust: bool) -> None:
         ]
     except (KeyError, ValueError, TypeError, AttributeError, StopIteration, RecursionError) as error:
         raise Damaged(f"{file}: its settings cannot be read ({type(error).__name__})") from None
-    signature = checkpoint.signature(metadata["settings"].encode())
-    own = signature is not None and hmac.compare_digest(signature, metadata.get("signature", ""))
+    own_signature, given = signature(metadata["settings"].encode()), metadata.get("signature", "")
+    own = own_signature is not None and hmac.compare_digest(own_signature.encode(), given.encode())
     if imports and not (own or trust):
         raise InputError(
             f"{file}: was not written by this user and asks to import {imports[0]!r}; use --trust-checkpoint if you know where it comes from"

@@ -167,6 +167,7 @@ class Worker:
             self.step(env, t, columns, memory.action[t, columns])
         last = torch.from_numpy(memory.observation[shape.num_steps, columns])
         memory.value[shape.num_steps, columns] = self.network(self.prepare(last)).value.numpy()
+        self.check_outputs(columns)
         self.publish(
             task.slice_index,
             task.iteration + 1,
@@ -176,7 +177,10 @@ class Worker:
 
     def step(self, env: SliceEnv, t: int, columns: slice, action: np.ndarray) -> None:
         memory = self.memory
-        result = env.step(action)
+        try:
+            result = env.step(action)
+        except NumbersError as error:
+            raise NumbersError(f"{error}, at step {t} of the iteration") from None
         if not np.isfinite(result.reward).all():
             culprit = columns.start + int(np.argmin(np.isfinite(result.reward)))
             raise NumbersError(
@@ -193,6 +197,16 @@ class Worker:
             value = self.network(self.prepare(torch.from_numpy(result.final_observation))).value.numpy()
             memory.truncated[t, columns] = result.truncated
             memory.final_value[t, columns] = np.where(result.truncated, value, 0)
+
+    def check_outputs(self, columns: slice) -> None:
+        """Finite weights and observations can still overflow in between."""
+        for name in ("value", "log_prob"):
+            found = np.argwhere(~np.isfinite(getattr(self.memory, name)[:, columns]))
+            if len(found):
+                t, env = found[0].tolist()
+                raise NumbersError(
+                    f"the policy's {name} for environment {columns.start + env} ({self.settings.env.id}) is not finite at step {t} of the iteration"
+                )
 
     def prepare(self, rows: torch.Tensor) -> torch.Tensor:
         return self.policy.prepare(

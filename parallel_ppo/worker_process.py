@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
@@ -9,12 +10,17 @@ from typing import NamedTuple
 
 import torch
 
+from parallel_ppo import faults
 from parallel_ppo.config import Settings
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import NumbersError, RunError
 from parallel_ppo.policies.policy import Policy, num_flat
 from parallel_ppo.shared import Memory
-from parallel_ppo.worker import Task, Worker
+from parallel_ppo.worker import Collect, Open, Task, Worker
+
+MAX_TRACEBACK = 8000  # characters, so that a message fits one write: a worker stopped in the middle must not block the reader
+WATCH_INTERVAL = 1.0
+FIRST_TO_GO = "500"  # of 1000: when memory runs out, a worker can be replaced and the coordinator cannot
 
 
 class Done(NamedTuple):
@@ -40,6 +46,19 @@ def set_up(cpu: int | None) -> None:
     if cpu is not None:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, {cpu})
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(FIRST_TO_GO)
+
+
+def watch_parent(expected: int) -> None:
+    """The second rope beside the parent-death signal, for kernels and sandboxes where that is not delivered."""
+
+    def watch() -> None:
+        while os.getppid() == expected:
+            time.sleep(WATCH_INTERVAL)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def serve(
@@ -55,8 +74,11 @@ def serve(
     task: Task | None = None
     try:
         set_up(cpu)
+        injector = faults.armed_worker(index)
+        injector.reach("spawn", -1)
         memory = Memory(settings, spec, num_flat(Policy(settings, spec)), memory_descriptors)
         worker = Worker(settings, spec, memory)
+        injector.attach(worker)
         while True:
             try:
                 task = channel.recv()
@@ -64,13 +86,15 @@ def serve(
                 return
             started = time.monotonic()
             exact = worker.run(task)
+            injector.hand_over(task)
             channel.send(Done(task, started, time.monotonic(), exact))
     except NumbersError as error:
-        _tell(channel, Failed(task, True, f"worker {index}: {error}"))
+        when = f", iteration {task.iteration}" if isinstance(task, (Open, Collect)) else ""
+        _tell(channel, Failed(task, True, f"worker {index}{when}: {error}"))
     except RunError as error:
         _tell(channel, Failed(task, False, str(error)))
     except BaseException:
-        _tell(channel, Failed(task, False, traceback.format_exc()))
+        _tell(channel, Failed(task, False, traceback.format_exc()[-MAX_TRACEBACK:]))
 
 
 def _tell(channel: Connection, failure: Failed) -> None:

@@ -7,13 +7,13 @@ PACKAGE = Path(__file__).resolve().parent.parent / "parallel_ppo"
 
 # Bottom first. A module may import from lower lines, or from its own line's left.
 LAYERS = [
-    "version", "exits", "files", "timeline", "keyed", "cgroup", "machine", "placement", "envs.names", "config", "nodes",
+    "version", "exits", "files", "userkey", "faults", "signals", "requeue", "timeline", "keyed", "cgroup", "machine", "placement", "envs.names", "config", "nodes",
     "envs.contract", "envs.spaces", "envs.wrappers", "envs.procgen", "envs.single", "envs.gymnasium", "envs.build", "worthwhile",
     "kernels.build", "kernels.choice", "kernels.native",
     "policies.heads", "policies.impala", "policies.nature", "policies.mlp", "policies.mixed", "policies.policy", "slopes", "policies.twin",
     "evaluation", "shared", "ppo", "normalize", "worker", "worker_process", "nursery", "pool",
     "bottleneck", "shares", "trace",
-    "state", "checkpoint", "rundirectory", "planning", "signals",
+    "state", "checkpoint", "rundirectory", "planning",
     "rendezvous", "lost", "exchange", "cluster", "update", "episodes", "budget", "metrics", "display",
     "recorder", "follower", "generalization", "coordinator", "session", "cli", "selftest",
     "weights", "video", "subject", "filming", "evaluation_report", "evaluate_command", "play_command",

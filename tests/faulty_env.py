@@ -1,0 +1,50 @@
+"""Environments that misbehave at a chosen step of their first episode, for tests of faults."""
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+
+
+class Faulty(gymnasium.Env):
+    """Counts its steps. `fault` happens at step `at`: always, or only once per file `once`."""
+
+    observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, fault: str = "none", at: int = 5, once: str = "") -> None:
+        self.fault, self.at, self.once = fault, at, once
+        self.count = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
+        self.count = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
+        self.count += 1
+        observation, reward = np.array([self.count / 10, float(action)], np.float32), float(action)
+        if self.count == self.at and self._is_due():
+            if self.fault == "nan reward":
+                reward = float("nan")
+            elif self.fault == "nan observation":
+                observation[1] = np.nan
+            elif self.fault == "hang":
+                time.sleep(1e6)
+            elif self.fault == "raise":
+                raise RuntimeError("the environment is broken")
+        return observation, reward, self.count >= 20, False, {}
+
+    def _is_due(self) -> bool:
+        if not self.once:
+            return True
+        try:
+            os.close(os.open(Path(self.once), os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            return False
+        return True
+
+
+gymnasium.register("Faulty-v0", entry_point=Faulty)

@@ -1,0 +1,196 @@
+"""Checkpoints: whole or absent, and nothing a stranger writes is believed."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
+
+import chaos_files
+import chaos_mutations
+
+from parallel_ppo import checkpoint
+from parallel_ppo.exits import InputError, StorageError
+from parallel_ppo.files import Damaged, read_regular, write_atomically
+from parallel_ppo.state import Snapshot
+
+
+@pytest.fixture(scope="module")
+def world():
+    return chaos_files.World(chaos_files.CARTPOLE)
+
+
+@pytest.fixture(autouse=True)
+def own_key(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def newest(world, place, trust=False):
+    return checkpoint.newest(place, trust=trust, expected=world.expected())
+
+
+def test_saved_and_loaded_bit_for_bit(world, tmp_path):
+    snapshot = world.invent(3)
+    assert world.save(tmp_path, snapshot)
+    assert world.loaded_iteration(tmp_path, {3: snapshot}) == 3
+    assert os.readlink(tmp_path / "latest") == os.readlink(tmp_path / "best") == "step_96"
+
+
+@pytest.mark.slow
+def test_writing_cut_off_at_any_call_leaves_a_loadable_checkpoint(tmp_path, monkeypatch):
+    monkeypatch.setattr(chaos_files, "NATURE", chaos_files.CARTPOLE)
+    report = chaos_files.interrupt_writing(tmp_path)
+    assert report["interruptions"] > 80
+    assert report["problems"] == []
+
+
+def test_a_disk_that_stays_full_stops_the_run_after_some_warnings(world, tmp_path, monkeypatch):
+    warnings: list[str] = []
+    keeper = checkpoint.Keeper(tmp_path, keep=2, warn=warnings.append)
+    first, second = world.invent(1), world.invent(2)
+    assert keeper.save(first, before=lambda: None, is_best=False, **world.contents(first))
+
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "write_durably", full)
+    for _ in range(checkpoint.MAX_FAILURES - 1):
+        assert not keeper.save(second, before=lambda: None, is_best=False, **world.contents(second))
+    with pytest.raises(StorageError, match="failure 3 in a row"):
+        keeper.save(second, before=lambda: None, is_best=False, **world.contents(second))
+    assert len(warnings) == 2 and "No space left" in warnings[0]
+    assert world.loaded_iteration(tmp_path, {1: first}) == 1
+
+
+def test_a_checkpoint_is_never_ahead_of_the_logs(world, tmp_path):
+    snapshot = world.invent(1)
+    keeper = checkpoint.Keeper(tmp_path, keep=2, warn=lambda line: None)
+
+    def full() -> None:
+        raise OSError(28, "No space left on device")
+
+    assert not keeper.save(snapshot, before=full, is_best=False, **world.contents(snapshot))
+    assert checkpoint.steps(tmp_path) == []
+
+
+def test_the_oldest_go_last_and_the_best_stays(world, tmp_path):
+    for number in range(1, 6):
+        snapshot = world.invent(number)
+        keeper = checkpoint.Keeper(tmp_path, keep=2, warn=lambda line: None)
+        assert keeper.save(snapshot, before=lambda: None, is_best=number == 2, **world.contents(snapshot))
+    assert [path.name for path in checkpoint.steps(tmp_path)] == ["step_160", "step_128", "step_64"]
+    assert list(tmp_path.glob(".*")) == []
+
+
+def test_links_that_lead_nowhere_or_in_circles_do_no_harm(world, tmp_path):
+    (tmp_path / "latest").symlink_to("latest")
+    (tmp_path / "best").symlink_to("nowhere")
+    assert world.save(tmp_path, world.invent(1))
+    assert os.readlink(tmp_path / "latest") == "step_32"
+
+
+def test_states_of_another_user_need_trust_and_are_signed_then(world, tmp_path, monkeypatch):
+    snapshot = world.invent(3)
+    world.save(tmp_path / "c", snapshot)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "stranger"))
+    with pytest.raises(InputError, match=r"was not written by this user.*--trust-checkpoint"):
+        newest(world, tmp_path / "c")
+    assert newest(world, tmp_path / "c", trust=True) is not None
+    world.save(tmp_path / "c", snapshot)
+    assert newest(world, tmp_path / "c") is not None
+
+
+def test_a_key_that_could_be_guessed_signs_nothing(world, tmp_path):
+    key = tmp_path / "config" / "parallel_ppo" / "key"
+    key.parent.mkdir(parents=True)
+    key.write_bytes(b"")
+    world.save(tmp_path / "c", world.invent(3))
+    with pytest.raises(InputError, match="this user has no key"):
+        newest(world, tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("adam.first_moment", np.nan),
+        ("adam.second_moment", -1.0),
+        ("rewards.squares", -1.0),
+        ("episode.length", -1),
+        ("rewards.running", np.inf),
+    ],
+)
+def test_impossible_numbers_are_refused(world, tmp_path, name, value):
+    snapshot = world.invent(3)
+    array = snapshot.arrays[name].copy()
+    array.reshape(-1)[:1] = value
+    broken = Snapshot(snapshot.counters, snapshot.arrays | {name: array}, snapshot.environments)
+    world.save(tmp_path, broken)
+    with pytest.raises(InputError, match=f"{name} holds impossible numbers"):
+        newest(world, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("wall_time", "soon"), ("iteration", -1), ("bit_exact", 1), ("env_steps", 2**80), ("x", 1)],
+)
+def test_impossible_counters_are_refused(world, tmp_path, name, value):
+    world.save(tmp_path, world.invent(3))
+    manifest = tmp_path / "step_96" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["counters"][name] = value
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="manifest"):
+        newest(world, tmp_path)
+
+
+def test_a_copy_under_another_name_is_not_a_newer_state(world, tmp_path):
+    snapshot = world.invent(3)
+    world.save(tmp_path, snapshot)
+    os.system(f"cp -r {tmp_path}/step_96 {tmp_path}/step_9999")
+    path, _, _, refused = newest(world, tmp_path)
+    assert path.name == "step_96" and "copy of step_96" in refused[0]
+
+
+def test_reading_waits_for_no_pipe_and_ends_at_a_device(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name in ("pipe", "zero", "."):
+        with pytest.raises(Damaged, match="not a regular file"):
+            read_regular(tmp_path / name, 100)
+    (tmp_path / "big").write_bytes(bytes(101))
+    with pytest.raises(Damaged, match="101 bytes"):
+        read_regular(tmp_path / "big", 100)
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    write_atomically(tmp_path / "a", b"old")
+    monkeypatch.setattr(os, "fsync", lambda descriptor: (_ for _ in ()).throw(OSError(28, "full")))
+    with pytest.raises(OSError):
+        write_atomically(tmp_path / "a", b"new")
+    assert os.listdir(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"old"
+
+
+def in_a_process_of_its_own(function, folder, number):
+    """Memory limits and audit hooks cannot be taken back."""
+    import multiprocessing
+
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(function, (folder,), {"number": number})
+
+
+@pytest.mark.slow
+def test_broken_checkpoints_are_refused_in_one_line(tmp_path):
+    report = in_a_process_of_its_own(chaos_mutations.mutate_checkpoints, tmp_path, 400)
+    assert report["failures"] == [] and report["executions"] == 0
+    assert report["refused"] > 300
+
+
+@pytest.mark.slow
+def test_broken_configurations_are_refused_in_one_line(tmp_path):
+    report = in_a_process_of_its_own(chaos_mutations.mutate_configs, tmp_path, 250)
+    assert report["failures"] == [] and report["executions"] == 0
+    assert report["refused"] > 150 and report["slowest_s"] < 5

@@ -1,0 +1,168 @@
+"""Workers and coordinators that fail: noticed, replaced, redone; and the end is the same."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
+
+import chaos_runs  # noqa: E402
+
+from parallel_ppo import cli  # noqa: E402
+from parallel_ppo.metrics import read_records  # noqa: E402
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+SMALL = ["--num-envs", "4", "--n-steps", "8", "--batch-size", "32", "--num-workers", "2", "--quiet",
+         "--set", "env.slice_envs=2", "--set", "hardware.pinning=none"]  # fmt: skip
+CARTPOLE = ["--env", "CartPole-v1", *SMALL]
+
+
+def faulty(tmp_path: Path, fault: str, *more: str, once: bool = False) -> list[str]:
+    mark = f", once: {tmp_path / 'once'}" if once else ""
+    kwargs = ["--set", f"env.kwargs={{fault: {fault}{mark}}}"]
+    return ["--env", "faulty_env:Faulty-v0", *SMALL, *kwargs, "--output-dir", str(tmp_path / "run"), *more]
+
+
+def summary(run: Path) -> dict:
+    return json.loads((run / "summary.json").read_text())
+
+
+@pytest.mark.procgen
+def test_workers_broken_in_every_phase_change_nothing(tmp_path):
+    report = chaos_runs.break_workers(tmp_path, per_phase=1, per_kind=1)
+    assert report["faults_fired"] == report["faults_planned"] == 9
+    assert report["identical"]
+
+
+@pytest.mark.procgen
+def test_a_killed_coordinator_leaves_nothing_and_is_resumed_exactly(tmp_path):
+    report = chaos_runs.interrupt_repeatedly(tmp_path, times=2, seed=4, send=lambda number: signal.SIGKILL)
+    assert report["identical"]
+    assert (report["processes_left"], report["files_left"], report["tracebacks"]) == (0, 0, 0)
+
+
+@pytest.mark.procgen
+def test_a_preempted_run_is_resumed_exactly(tmp_path):
+    kinds = (signal.SIGTERM, signal.SIGUSR1)
+    report = chaos_runs.interrupt_repeatedly(tmp_path, times=2, seed=5, send=lambda number: kinds[number])
+    assert report["identical"]
+    assert set(report["exit_codes"]) <= {
+        "75",
+        "-15",
+        "-10",
+    }  # a signal before the first line of Python has no handler
+    assert report["processes_left"] == 0
+
+
+def test_a_hang_is_noticed_by_its_deadline(tmp_path, capsys):
+    code = cli.train_parallel(
+        faulty(tmp_path, "hang", "--total-timesteps", "64", "--set", "parallel.hang_timeout=1.5", once=True)
+    )
+    assert code == 0
+    assert "gave no answer" in capsys.readouterr().err
+    assert summary(tmp_path / "run")["worker_restarts"] == 1
+
+
+def test_a_worker_that_keeps_failing_ends_the_run_with_its_traceback(tmp_path, capsys):
+    code = cli.train_parallel(
+        faulty(
+            tmp_path, "raise", "--total-timesteps", "64", "--set", "parallel.max_restarts=2", "--seed", "7"
+        )
+    )
+    error = capsys.readouterr().err.partition("error: ")[2]
+    assert code == 4
+    assert error.startswith("worker ")
+    assert "3 times without a completed iteration (iteration 0, seed 7)" in error.splitlines()[0]
+    assert "RuntimeError: the environment is broken" in error
+    assert summary(tmp_path / "run")["exit_code"] == 4
+    assert (tmp_path / "run" / "checkpoints" / "step_0").is_dir()
+
+
+def test_an_exception_in_the_sequential_trainer_ends_the_run_in_order(tmp_path, capsys):
+    arguments = [a for a in faulty(tmp_path, "raise", "--total-timesteps", "64")]
+    at = arguments.index("--num-workers")
+    code = cli.train_sequential(arguments[:at] + arguments[at + 2 :])
+    assert code == 4
+    assert capsys.readouterr().err.startswith("error: RuntimeError: the environment is broken")
+    assert summary(tmp_path / "run")["env_steps"] == 0
+
+
+@pytest.mark.parametrize("what", ["reward", "observation"])
+def test_numbers_that_are_none_are_named_and_never_learned_from(tmp_path, capsys, what):
+    code = cli.train_parallel(faulty(tmp_path, f"nan {what}", "--total-timesteps", "64"))
+    error = capsys.readouterr().err
+    assert code == 3
+    assert error.startswith("error: worker ") and error.count("\n") == 1
+    assert "iteration 0: environment" in error and "at step 4 of the iteration" in error
+    assert summary(tmp_path / "run")["exit_code"] == 3
+    assert (tmp_path / "run" / "checkpoints" / "step_0").is_dir()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
+def test_the_nursery_may_be_lost_too(tmp_path, number):
+    length = ["--total-timesteps", str(32 * 400)]
+    where, log = tmp_path / "run", tmp_path / "run.log"
+    training = chaos_runs.Training([*CARTPOLE, *length, "--output-dir", str(where)], log)
+    deadline = time.monotonic() + 60
+    while sum(1 for _ in read_records(where / "metrics.jsonl")) < 3:
+        assert time.monotonic() < deadline, log.read_text()
+        time.sleep(0.01)
+    tree = chaos_runs._tree(training.process.pid)
+    os.kill(tree[1], number)
+    os.kill(tree[2], signal.SIGKILL)
+    assert training.wait(120) == 0, log.read_text()
+    chaos_runs.checked(
+        [*CARTPOLE, *length, "--output-dir", str(tmp_path / "reference")], tmp_path / "reference.log"
+    )
+    assert chaos_runs.is_identical(where, tmp_path / "reference")
+    assert summary(where)["worker_restarts"] >= 2
+    assert training.left_behind() == (0, 0)
+
+
+def test_a_run_that_ended_before_its_first_checkpoint_starts_again(tmp_path, capsys):
+    length = ["--total-timesteps", "64"]
+    assert cli.train_parallel([*CARTPOLE, *length, "--output-dir", str(tmp_path / "a")]) == 0
+    assert (
+        cli.train_parallel([*CARTPOLE, "--print-config", *length, "--output-dir", str(tmp_path / "x")]) == 0
+    )
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "config.yaml").write_text(capsys.readouterr().out)
+    assert cli.train_parallel(["--resume", str(tmp_path / "b"), "--quiet"]) == 0
+    assert chaos_runs.is_identical(tmp_path / "b", tmp_path / "a")
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path, capsys):
+    where = tmp_path / "run"
+    every = ["--set", "logging.checkpoint_iterations=1"]
+    assert cli.train_parallel([*CARTPOLE, *every, "--total-timesteps", "96", "--output-dir", str(where)]) == 0
+    policy = where / "checkpoints" / "step_96" / "policy.safetensors"
+    policy.write_bytes(policy.read_bytes()[:-1])
+    with open(where / "metrics.jsonl", "a") as file:
+        file.write('{"iteration": 3, "torn')
+    assert cli.train_parallel(["--resume", str(where), "--total-timesteps", "128", "--quiet"]) == 0
+    assert "step_96/policy.safetensors has" in (warning := capsys.readouterr().err)
+    assert "step_64 is used instead" in warning
+    assert (
+        cli.train_parallel(
+            [*CARTPOLE, "--total-timesteps", "128", "--output-dir", str(tmp_path / "reference")]
+        )
+        == 0
+    )
+    assert chaos_runs.is_identical(where, tmp_path / "reference")
+
+
+def test_settings_changed_behind_the_runs_back_are_named(tmp_path, capsys):
+    where = tmp_path / "run"
+    assert cli.train_parallel([*CARTPOLE, "--total-timesteps", "32", "--output-dir", str(where)]) == 0
+    config = where / "config.yaml"
+    config.write_text(
+        config.read_text().replace("gamma: 0.999", "gamma: 0.9").replace("gamma: 0.99\n", "gamma: 0.9\n")
+    )
+    assert cli.train_parallel(["--resume", str(where), "--total-timesteps", "64", "--quiet"]) == 2
+    assert capsys.readouterr().err.startswith("error: training.gamma: is 0.9 in the run's config.yaml")
