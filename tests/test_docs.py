@@ -10,7 +10,12 @@ from tests.conftest import ROOT, train
 
 def keys_in(text: str) -> set[str]:
     """Everything in backticks in the first column of a table."""
-    return {key for line in text.splitlines() if line.startswith("| `") for key in re.findall(r"`(\w+)`", line.split("|")[1])}
+    return {
+        key
+        for line in text.splitlines()
+        if line.startswith("| `")
+        for key in re.findall(r"`(\w+)`", line.split("|")[1])
+    }
 
 
 def test_every_setting_is_documented() -> None:
@@ -22,7 +27,18 @@ def test_every_setting_is_documented() -> None:
 
 @pytest.mark.multiprocess
 def test_every_metric_is_documented(tmp_path) -> None:
-    arguments = ["--env", "CartPole-v1", "--num-envs", "8", "--n-steps", "8", "--batch-size", "64", "--total-timesteps", "64"]
+    arguments = [
+        "--env",
+        "CartPole-v1",
+        "--num-envs",
+        "8",
+        "--n-steps",
+        "8",
+        "--batch-size",
+        "64",
+        "--total-timesteps",
+        "64",
+    ]
     run = train(tmp_path / "run", *arguments, "--num-threads", "1", script="train_timed.py")
     text = (ROOT / "docs" / "metrics.md").read_text()
     assert set(run.metrics[0]) <= keys_in(text)
