@@ -328,6 +328,7 @@ def train_parallel(argv: Sequence[str] | None = None) -> int:
 
 
 def train_cluster(argv: Sequence[str] | None = None) -> int:
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings repeat what our one line says
     parser = build_parser(
         "Train PPO on many CPU nodes: start this on every node, with its own --node-rank, or by torchrun, SLURM or PBS.",
         COMMON_FLAGS | CLUSTER_FLAGS,

@@ -21,7 +21,7 @@ from parallel_ppo.nodes import Node
 from parallel_ppo.planning import Plan
 from parallel_ppo.pool import Pool
 from parallel_ppo.rendezvous import Meeting
-from parallel_ppo.shared import BLOCK, Memory
+from parallel_ppo.shared import BLOCK, NUM_STATISTICS, Memory
 from parallel_ppo.signals import Signals
 from parallel_ppo.state import Counters, Snapshot, TrainingState
 
@@ -130,10 +130,20 @@ def _in_step(method: Callable) -> Callable:
     return wrapped
 
 
+class Buffers(NamedTuple):
+    """Made once: fresh pages for every minibatch would cost as much as moving the bytes."""
+
+    chunk: int  # parameters whose sum one node finishes
+    sums: np.ndarray  # [node, own group, chunk] to send
+    parts: np.ndarray  # [all groups, chunk] received
+    range_sum: np.ndarray  # [node, chunk] the finished sum, once for each receiver
+    whole: np.ndarray  # [node * chunk] everyone's finished sum
+
+
 class GlooCluster:
     def __init__(self, shape: Shape, node: Node, meeting: Meeting, signals: Signals) -> None:
         self.shape, self.node, self.meeting, self.signals = shape, node, meeting, signals
-        self.exchange, self.names = Exchange(node, meeting, signals), meeting.names
+        self.names = meeting.names
         self.slices, self.lanes = nodes.own_slices(shape, node), nodes.own_lanes(shape, node)
         everyone = [Node(rank, node.size) for rank in range(node.size)]
         self.all_slices = [nodes.own_slices(shape, other) for other in everyone]
@@ -142,6 +152,9 @@ class GlooCluster:
         self.groups = nodes.groups(self.lanes, size)
         self.num_groups = [len(nodes.groups(lanes, size)) for lanes in self.all_lanes]
         self.reduced_lanes = self.lanes if max(self.num_groups) == 1 else self.lanes[:0]
+        payload = max(map(len, self.all_lanes)) * NUM_STATISTICS * np.dtype(np.float64).itemsize
+        self.exchange = Exchange(node, meeting, signals, payload)
+        self.buffers: Buffers | None = None
 
     def place_on_host(self) -> tuple[int, int]:
         return self.meeting.place_on_host(self.node.rank)
@@ -220,49 +233,48 @@ class GlooCluster:
     def sum_gradients(self, memory: Memory) -> None:
         """Lanes' gradients of all nodes, summed in the one tree; each node finishes the tree for its range of parameters.
 
-        As many bytes travel as in a ring all-reduce, but the order of additions is that of one node.
+        As many bytes travel as in a ring all-reduce, but the order of additions is that of one node. The loss statistics of
+        all lanes come with the meeting.
         """
-        self.exchange.meet("gradients")
+        own = memory.lane_statistics[self.lanes.start : self.lanes.stop]
+        self.exchange.meet("gradients", payload=own)
+        for lanes, row in zip(self.all_lanes, self.exchange.payloads, strict=True):
+            data = row[: len(lanes) * own.itemsize * own.shape[1]]
+            memory.lane_statistics[lanes.start : lanes.stop] = data.view(own.dtype).reshape(-1, own.shape[1])
         with self.exchange.transferring():
-            num_parameters, size = memory.gradient.size, self.node.size
-            chunk = -(-num_parameters // size)
-            sent = self._group_sums(memory, chunk)
-            received = np.empty((sum(self.num_groups), chunk), np.float32)
-            self.exchange.move(
-                received.reshape(-1), sent.reshape(-1), [number * chunk for number in self.num_groups], [len(self.groups) * chunk] * size
-            )  # fmt: skip
-            own = ppo.tree_sum(list(torch.from_numpy(received))).numpy()
-            summed, statistics = self._return_sums(own, memory)
-            memory.gradient[:] = summed.reshape(-1)[:num_parameters]
-            for lanes, rows in zip(self.all_lanes, statistics, strict=True):
-                memory.lane_statistics[lanes.start : lanes.stop] = rows[: len(lanes)]
+            buffers = self._buffers(memory)
+            self._fill_group_sums(memory, buffers.sums)
+            sizes = [number * buffers.chunk for number in self.num_groups]
+            sent_sizes = [len(self.groups) * buffers.chunk] * self.node.size
+            self.exchange.move(buffers.parts.reshape(-1), buffers.sums.reshape(-1), sizes, sent_sizes)
+            buffers.range_sum[:] = ppo.tree_sum(list(torch.from_numpy(buffers.parts)))
+            self.exchange.move(buffers.whole, buffers.range_sum.reshape(-1))
+            memory.gradient[:] = buffers.whole[: memory.gradient.size]
             gradient = memory.tensor("gradient")
-            for block, first in enumerate(range(0, num_parameters, BLOCK)):
+            for block, first in enumerate(range(0, memory.gradient.size, BLOCK)):
                 memory.gradient_squares[block] = float(
                     gradient[first : first + BLOCK].double().square().sum()
                 )
 
-    def _group_sums(self, memory: Memory, chunk: int) -> np.ndarray:
+    def _fill_group_sums(self, memory: Memory, sums: np.ndarray) -> None:
         """[node, own group, chunk of parameters]: what each node needs to finish its range."""
-        sums = np.zeros((len(self.groups), self.node.size * chunk), np.float32)
-        lanes = memory.tensor("lane_gradient")
-        for row, group in zip(sums, self.groups, strict=True):
-            if self.reduced_lanes:
-                row[: memory.gradient.size] = memory.gradient
-            else:
-                row[: memory.gradient.size] = ppo.tree_sum(list(lanes[group.start : group.stop])).numpy()
-        return np.ascontiguousarray(sums.reshape(len(self.groups), self.node.size, chunk).swapaxes(0, 1))
+        lanes, chunk = memory.tensor("lane_gradient"), sums.shape[2]
+        for index, group in enumerate(self.groups):
+            total = memory.gradient
+            if not self.reduced_lanes:
+                total = ppo.tree_sum(list(lanes[group.start : group.stop])).numpy()
+            for rank in range(self.node.size):
+                part = total[rank * chunk : (rank + 1) * chunk]
+                sums[rank, index, : part.size] = part
 
-    def _return_sums(self, own: np.ndarray, memory: Memory) -> tuple[np.ndarray, np.ndarray]:
-        """Everyone's range of the sum, [node, chunk]; and the loss statistics of everyone's lanes beside it."""
-        longest, width = max(map(len, self.all_lanes)), memory.lane_statistics.shape[1]
-        statistics = np.zeros((longest, width), np.float64)
-        statistics[: len(self.lanes)] = memory.lane_statistics[self.lanes.start : self.lanes.stop]
-        bucket = np.concatenate([statistics.reshape(-1).view(np.uint8), own.view(np.uint8)])
-        heard = self.exchange.everyone(bucket)
-        rows = np.ascontiguousarray(heard[:, : statistics.nbytes]).view(np.float64)
-        sums = np.ascontiguousarray(heard[:, statistics.nbytes :]).view(np.float32)
-        return sums, rows.reshape(self.node.size, longest, width)
+    def _buffers(self, memory: Memory) -> "Buffers":
+        if self.buffers is None:
+            size, chunk = self.node.size, -(-memory.gradient.size // self.node.size)
+            self.buffers = Buffers(
+                chunk, np.zeros((size, len(self.groups), chunk), np.float32), np.zeros((sum(self.num_groups), chunk), np.float32),
+                np.zeros((size, chunk), np.float32), np.zeros(size * chunk, np.float32),
+            )  # fmt: skip
+        return self.buffers
 
     # --- states -----------------------------------------------------------------------------------------------------------
 

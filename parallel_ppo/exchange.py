@@ -35,8 +35,11 @@ PROBLEMS = {kind.code: kind for kind in (InputError, NumbersError, RestartsExhau
 
 
 class Exchange:
-    def __init__(self, node: Node, meeting: Meeting, signals: Signals) -> None:
+    def __init__(self, node: Node, meeting: Meeting, signals: Signals, payload_bytes: int) -> None:
+        """Every meeting has room for a payload, used or not: a node that must stop need not know where the others are."""
         self.node, self.signals = node, signals
+        self.message = np.zeros(WORD + payload_bytes, np.uint8)
+        self.payloads = np.zeros((node.size, payload_bytes), np.uint8)
         self.names, self.store = meeting.names, meeting.store
         self.wait = self.transfer = 0.0
         self.bytes_sent = 0
@@ -54,16 +57,27 @@ class Exchange:
                 self.meet("problem", problem=problem)
             raise AssertionError("an announced problem ends the meeting") from problem
 
-    def meet(self, what: str, value: Any = None, problem: RunError | Interrupted | None = None) -> list[Any]:
+    def meet(
+        self,
+        what: str,
+        value: Any = None,
+        *,
+        payload: np.ndarray | None = None,
+        problem: RunError | Interrupted | None = None,
+    ) -> list[Any]:
         """Everyone's value. Raises on every node alike if any of them has a problem; the lowest rank's counts."""
         self.meetings += 1
         reason = [int(problem.code), _shortened(problem)] if problem else None
         word = json.dumps([self.meetings, what, value, reason], ensure_ascii=False).encode()
         assert len(word) <= WORD, f"{len(word)} bytes are too many for a meeting"
         began = time.monotonic()
-        heard = self.everyone(np.frombuffer(word.ljust(WORD), np.uint8))
+        self.message[:WORD] = np.frombuffer(word.ljust(WORD), np.uint8)
+        if payload is not None:
+            self.message[WORD : WORD + payload.nbytes] = payload.reshape(-1).view(np.uint8)
+        heard = self.everyone(self.message)
+        self.payloads = heard[:, WORD:]
         self.wait += time.monotonic() - began
-        words = [json.loads(row.tobytes()) for row in heard]
+        words = [json.loads(row[:WORD].tobytes()) for row in heard]
         for rank, (*_, reason) in enumerate(words):
             if reason is not None:
                 theirs = self._theirs(rank, *reason)
