@@ -8,14 +8,17 @@ PACKAGE = Path(__file__).resolve().parent.parent / "parallel_ppo"
 # Bottom first. A module may import from lower lines, or from its own line's left.
 LAYERS = [
     "version", "exits", "files", "timeline", "keyed", "cgroup", "machine", "placement", "envs.names", "config",
-    "envs.contract", "envs.spaces", "envs.procgen", "envs.gymnasium", "envs.build",
+    "envs.contract", "envs.spaces", "envs.single", "envs.wrappers", "envs.procgen", "envs.gymnasium", "envs.build",
+    "worthwhile",
     "kernels.build", "kernels.choice", "kernels.native",
-    "policies.heads", "policies.impala", "policies.nature", "policies.mlp", "policies.policy",
+    "policies.heads", "policies.impala", "policies.nature", "policies.mlp", "policies.mixed",
+    "policies.policy", "slopes", "policies.twin",
     "evaluation", "shared", "ppo", "normalize", "worker", "worker_process", "nursery", "pool",
     "bottleneck", "shares", "trace",
     "state", "update", "episodes", "budget", "checkpoint", "metrics", "display", "rundirectory",
     "recorder", "signals", "generalization", "coordinator", "planning", "session", "cli", "selftest",
     "weights", "video", "subject", "filming", "evaluation_report", "evaluate_command", "play_command",
+    "plane",
 ]  # fmt: skip
 REPORT_ARITHMETIC = {"reports.statistics", "reports.procgen_scores"}  # pure functions: everyone may use them
 

@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from tests.envs import sample_envs
 from gymnasium import spaces
 
 from parallel_ppo.config import EnvSettings
@@ -11,6 +10,7 @@ from parallel_ppo.envs.gymnasium import GymnasiumSlice, probe
 from parallel_ppo.envs.single import pack_arrays, unpack_arrays
 from parallel_ppo.envs.spaces import Misfit, action_writer, observation_reader
 from parallel_ppo.exits import InputError
+from tests.envs import sample_envs
 
 
 def make_slice(env_id: str, num_envs: int = 3, **options: object) -> GymnasiumSlice:

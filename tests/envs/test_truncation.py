@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
-import tests.envs.sample_envs  # noqa: F401  (registers them)
 import torch
 
+import tests.envs.sample_envs  # noqa: F401  (registers them)
 from parallel_ppo.config import Settings, load_settings
 from parallel_ppo.envs.build import probe
 from parallel_ppo.policies.policy import Policy, bind, num_flat
