@@ -160,7 +160,7 @@ def choose(
         output = policy(observation)
         if settings.evaluation.deterministic:
             return heads.mode(spec, output.action).numpy()
-        noise = heads.draw_noise(spec, draws, len(observation))
+        noise = heads.draw_noise(spec, draws, len(output.value))
         return heads.sample(spec, output.action, output.log_std, noise).numpy()
 
 

@@ -174,9 +174,10 @@ def _spec(values: Any) -> EnvSpec:
 def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:
     """Puts the arrays where a policy for `spec` reads them; the first misfit is one line."""
     file, arrays = weights.path, weights.arrays
-    if (spec.observation_shape, spec.observation_dtype) != (
+    if (spec.observation_shape, spec.observation_dtype, spec.parts) != (
         weights.spec.observation_shape,
         weights.spec.observation_dtype,
+        weights.spec.parts,
     ) or spec.action[:2] != weights.spec.action[:2]:
         raise InputError(
             f"{file}: its policy reads {_words(weights.spec)}, {settings.env.id} has {_words(spec)}; give an --env that fits"
@@ -186,7 +187,7 @@ def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:
     expected = {name: tuple(parameter.shape) for name, parameter in policy.named_parameters()}
     normaliser = {}
     if settings.training.normalize_observations:
-        shapes = {"count": (), "mean": spec.observation_shape, "squares": spec.observation_shape}
+        shapes = {"count": (), "mean": spec.vector_shape, "squares": spec.vector_shape}
         normaliser = {f"observations.{key}": shapes[key] for key in NORMALISER}
     _compare(file, arrays, expected, np.float32)
     _compare(file, arrays, normaliser, np.float64)

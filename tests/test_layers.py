@@ -17,6 +17,7 @@ LAYERS = [
     "rendezvous", "lost", "exchange", "cluster", "update", "episodes", "budget", "metrics", "display",
     "recorder", "follower", "generalization", "coordinator", "session", "cli", "selftest",
     "weights", "video", "subject", "filming", "evaluation_report", "evaluate_command", "play_command",
+    "plane",
 ]  # fmt: skip
 REPORT_ARITHMETIC = {"reports.statistics", "reports.procgen_scores"}  # pure functions: everyone may use them
 
