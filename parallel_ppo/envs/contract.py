@@ -80,7 +80,8 @@ class EnvSpec(NamedTuple):
 
     @classmethod
     def from_json(cls, values: list[Any]) -> "EnvSpec":
-        shape, dtype, (kind, sizes, low, high), restorable, state_bytes, parts = values
+        shape, dtype, (kind, sizes, low, high), restorable, state_bytes, *more = values
+        parts = more[0] if more else []  # weights from before observations had parts
         return cls(
             tuple(shape),
             dtype,
