@@ -1,0 +1,75 @@
+"""Logs: no iteration twice, none missing, whatever was interrupted."""
+
+import json
+import os
+
+import pytest
+
+from parallel_ppo.metrics import JsonlLog, TensorBoardLog, read_records
+
+
+def iterations(path):
+    return [record["iteration"] for record in read_records(path)]
+
+
+def test_a_torn_tail_and_what_lies_beyond_the_checkpoint_are_cut(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    log = JsonlLog(path, 0)
+    log.write([{"iteration": number, "x": 0.1} for number in range(1, 6)])
+    log.close()
+    with open(path, "a") as file:
+        file.write('{"iteration": 6, "x"')
+    again = JsonlLog(path, 3)
+    assert [record["iteration"] for record in again.kept] == [1, 2, 3]
+    again.write([{"iteration": 4}])
+    again.close()
+    assert iterations(path) == [1, 2, 3, 4]
+    assert path.read_bytes().endswith(b'{"iteration": 4}\n')
+
+
+@pytest.mark.parametrize("line", ["{broken", "[1]", '{"iteration": "2"}', "{}", "\udcff", "[" * 100_000])
+def test_a_damaged_line_costs_only_itself(tmp_path, line):
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(f'{{"iteration": 1}}\n{line}\n{{"iteration": 2}}\n', errors="surrogateescape")
+    assert [record["iteration"] for record in JsonlLog(path, 9).kept] == [1, 2]
+
+
+def test_what_a_full_disk_refuses_is_written_later(tmp_path, monkeypatch):
+    path = tmp_path / "metrics.jsonl"
+    log = JsonlLog(path, 0)
+    log.write([{"iteration": 1}])
+    real = os.write
+    monkeypatch.setattr(
+        os, "write", lambda descriptor, data: real(descriptor, data[:7])
+    )  # as a full disk does
+    for number in (2, 3):
+        with pytest.raises(OSError, match="No space left"):
+            log.write([{"iteration": number}])
+        assert iterations(path) == [1] and path.read_bytes().endswith(b"}\n")
+    monkeypatch.setattr(os, "write", real)
+    log.sync()
+    log.close()
+    assert iterations(path) == [1, 2, 3]
+
+
+def test_tensorboard_is_rebuilt_without_doubles(tmp_path):
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
+    records = [
+        {"iteration": n, "steps_global": n * 10, "loss": 0.5, "huge": 10**400, "text": "x"} for n in (1, 2)
+    ]
+    first = TensorBoardLog(tmp_path, [], [])
+    first.record(records[0])
+    first.record(records[1])
+    first.close()
+    second = TensorBoardLog(tmp_path, records[:1], [{"step": 5, "return": 1.0, "length": 3}, {"step": "x"}])
+    second.record(records[1])
+    second.close()
+    [file] = tmp_path.glob("events.*")
+    drawn = [
+        (event.step, value.tag)
+        for event in EventFileLoader(str(file)).Load()
+        for value in event.summary.value
+    ]
+    assert drawn == [(5, "episode/return"), (5, "episode/length"), (10, "loss"), (20, "loss")]
+    assert json.dumps(records[0])  # untouched

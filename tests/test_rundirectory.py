@@ -1,0 +1,72 @@
+"""A run directory belongs to one process at a time, and to one run."""
+
+import json
+import os
+import signal
+
+import pytest
+
+from parallel_ppo.exits import InputError, StorageError
+from parallel_ppo.rundirectory import OWNER, RunDirectory
+
+
+def test_a_directory_in_use_is_refused_and_a_crash_leaves_no_lock(tmp_path):
+    ready_read, ready_write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        RunDirectory.new(tmp_path / "run", "parallel", None).open()
+        os.write(ready_write, b"x")
+        signal.pause()
+    os.read(ready_read, 1)
+    try:
+        with pytest.raises(InputError, match="in use by another process"):
+            RunDirectory.new(tmp_path / "run", "parallel", None).open()
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    directory = RunDirectory.new(tmp_path / "run", "parallel", None)
+    directory.open()
+    directory.close()
+
+
+def test_a_run_that_came_meanwhile_is_not_overwritten(tmp_path):
+    late = RunDirectory.new(tmp_path / "run", "parallel", None)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("")
+    with pytest.raises(InputError, match="holds another run"):
+        late.open()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_read_only_place_is_told_in_one_line(tmp_path):
+    directory = RunDirectory.new(tmp_path / "run", "parallel", None)
+    tmp_path.chmod(0o500)
+    with pytest.raises(StorageError, match="cannot be made or locked"):
+        directory.open()
+    tmp_path.chmod(0o700)
+
+
+def test_checkpoints_elsewhere_must_belong_to_the_run(tmp_path):
+    mine = RunDirectory.new(tmp_path / "mine", "sequential", tmp_path / "weights")
+    mine.open()
+    mine.describe(kind="sequential", seed=1, session={}, machine={}, placement={})
+    (tmp_path / "mine" / "config.yaml").write_text("")
+    mine.close()
+    assert (tmp_path / "weights" / OWNER).read_text() == str(tmp_path / "mine")
+    assert RunDirectory.existing(tmp_path / "mine").checkpoints == tmp_path / "weights"
+    stranger = tmp_path / "stranger"
+    stranger.mkdir()
+    (stranger / "config.yaml").write_text("")
+    (stranger / "run.json").write_text(json.dumps({"checkpoints": str(tmp_path / "weights")}))
+    with pytest.raises(InputError, match="do not say that they belong to this run"):
+        RunDirectory.existing(stranger)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"sessions": 3}', "[" * 100_000, '{"checkpoints": 7}'])
+def test_a_run_can_be_resumed_without_a_readable_run_json(tmp_path, content):
+    (tmp_path / "config.yaml").write_text("")
+    (tmp_path / "run.json").write_text(content)
+    directory = RunDirectory.existing(tmp_path)
+    directory.open()
+    directory.describe(kind="parallel", seed=1, session={}, machine={}, placement={})
+    assert len(json.loads((tmp_path / "run.json").read_text())["sessions"]) == 1
