@@ -1,6 +1,7 @@
 """Pictures for people: tiles with the return written on them, side by side, as MP4 and GIF."""
 
 import os
+import warnings
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,9 @@ def compose(tiles: Sequence[Tile], columns: int) -> Image.Image:
 
 class Mp4:
     def __init__(self, path: Path, fps: int) -> None:
-        import imageio_ffmpeg
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # it imports pkg_resources, which says that it is old
+            import imageio_ffmpeg
 
         try:
             imageio_ffmpeg.get_ffmpeg_exe()
