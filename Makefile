@@ -6,12 +6,13 @@ WORKERS ?= auto
 OUTPUT_DIR ?=
 ENV ?= CartPole-v1
 NODES ?= 2
+RUN ?=
 
 PYTHON_BIN := venv/bin/python
 OUTPUT := $(if $(OUTPUT_DIR),--output-dir $(OUTPUT_DIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train train-parallel train-sequential compare quick tensorboard test test-full lint check format clean
+.PHONY: help setup train train-parallel train-sequential train-classic train-cluster-local compare evaluate play quick tensorboard test test-full lint check format bench scaling chaos clean
 
 help: ## show this list
 	@echo "make train-parallel DURATION=1.0 GAME=coinrun WORKERS=auto SEED=1 OUTPUT_DIR=runs/mine"
@@ -31,8 +32,20 @@ train-parallel: venv/.ready ## train GAME for DURATION hours on all cores
 train-sequential: venv/.ready ## the same in one process
 	@$(PYTHON_BIN) train_timed.py --env $(GAME) --duration $(DURATION) --seed $(SEED) $(OUTPUT)
 
+train-classic: venv/.ready ## train the Gymnasium environment ENV with its tuned settings
+	@$(PYTHON_BIN) train_parallel_timed.py --env $(ENV) --num-workers $(WORKERS) --seed $(SEED) $(OUTPUT)
+
+train-cluster-local: venv/.ready ## train GAME on NODES nodes that are all this machine
+	@$(PYTHON_BIN) tools/cluster_local.py --nodes $(NODES) -- --env $(GAME) --duration $(DURATION) --seed $(SEED) $(OUTPUT)
+
 compare: venv/.ready ## report on the newest sequential and parallel run
 	@$(PYTHON_BIN) compare_results.py
+
+evaluate: venv/.ready ## how good the policy of RUN is, on its levels and on others
+	@$(PYTHON_BIN) evaluate.py --checkpoint $(or $(RUN),$(error name a run directory: make evaluate RUN=runs/parallel-1))
+
+play: venv/.ready ## film the policy of RUN
+	@$(PYTHON_BIN) play.py --checkpoint $(or $(RUN),$(error name a run directory: make play RUN=runs/parallel-1))
 
 quick: venv/.ready ## check the installation part by part, in under a minute
 	@$(PYTHON_BIN) quick_test.py
@@ -53,6 +66,15 @@ check: lint test ## lint, types and tests
 
 format: venv/.ready ## format the code
 	@venv/bin/ruff format . && venv/bin/ruff check --fix .
+
+bench: venv/.ready ## throughput against Stable-Baselines3, interleaved (makes it a venv of its own)
+	@$(PYTHON_BIN) benchmarks/throughput.py --work W1 --against sb3,sb3_channels_last
+
+scaling: venv/.ready ## throughput with 1, 2, ... workers
+	@$(PYTHON_BIN) benchmarks/scaling.py
+
+chaos: venv/.ready ## throw faults at trainings and compare the ends (long)
+	@$(PYTHON_BIN) tools/chaos.py all --folder runs/chaos
 
 clean: ## remove caches (never runs/)
 	@find . -name __pycache__ -not -path './venv/*' -prune -exec rm -rf {} +
