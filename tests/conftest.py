@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,9 @@ import torch  # noqa: E402
 from parallel_ppo.config import Settings, load_settings  # noqa: E402
 
 torch.set_num_threads(1)
+for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+    if signal.getsignal(_number) is signal.SIG_IGN:  # a background job's child would ignore what the tests send
+        signal.signal(_number, signal.SIG_DFL)
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = {"env.num_envs": 16, "training.n_steps": 16, "training.batch_size": 64}
 

@@ -76,14 +76,17 @@ def test_interrupted_and_resumed_equals_uninterrupted(script: str, tmp_path: Pat
         "--output-dir",
         str(broken),
     ]
-    process = subprocess.Popen(command)
     metrics = broken / "metrics.jsonl"
     deadline = time.monotonic() + 120
-    while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 130
+    process = subprocess.Popen(command)
+    try:
+        while not (metrics.exists() and metrics.read_text().count("\n") >= 2):
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+    finally:
+        process.kill()
     lines = metrics.read_text().count("\n")
     total = str((lines + 2) * 256)
     resumed = train(broken, "--resume", str(broken), "--total-timesteps", total, script=script)
