@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,10 +13,16 @@ import yaml
 from parallel_ppo.config import STOP_CONDITIONS, Settings, check_sections, load_settings, read_yaml, to_yaml
 from parallel_ppo.envs import names
 from parallel_ppo.exits import ExitCode, InputError, RunError
+from parallel_ppo.nodes import ALONE, identify, settings_from_environment
 from parallel_ppo.requeue import Requeue
 from parallel_ppo.signals import Signals
 
 CONFIG = Path(__file__).resolve().parent.parent / "config"
+DEFAULT_CONFIG = {
+    "parallel": "ppo_parallel.yaml",
+    "sequential": "ppo_sequential.yaml",
+    "cluster": "ppo_cpu_cluster.yaml",
+}
 DEFAULT_HOURS = 1.0
 
 # flag -> (key, type, help)
@@ -57,6 +64,23 @@ PARALLEL_FLAGS = {
         int,
         "with --num-workers: sets --num-envs to the product",
     ),
+}
+CLUSTER_FLAGS = {
+    "--num-workers": (
+        "parallel.num_workers",
+        "number or auto",
+        "worker processes of each node; never changes what is learned",
+    ),
+    "--nnodes": ("cluster.nnodes", int, "nodes in total"),
+    "--master-addr": ("cluster.master_addr", str, "address of node 0, on the private network"),
+    "--master-port": ("cluster.master_port", int, "port of node 0"),
+    "--interface": (
+        "cluster.interface",
+        str,
+        "network interface (default: the one that leads to node 0)",
+    ),
+    "--timeout": ("cluster.timeout", float, "seconds without a word from a node until it counts as lost"),
+    "--join-timeout": ("cluster.join_timeout", float, "seconds to wait for all nodes at the start"),
 }
 SEQUENTIAL_FLAGS = {
     "--num-threads": (
@@ -182,7 +206,7 @@ def flag_values(arguments: argparse.Namespace) -> dict[str, Any]:
 def shipped_config(env_id: str | None, kind: str) -> Path | None:
     """The configuration that comes with the project for an environment, if there is one."""
     if env_id is None or names.procgen_game(env_id) is not None:
-        return CONFIG / f"ppo_{kind}.yaml"
+        return CONFIG / DEFAULT_CONFIG[kind]
     name = env_id.rpartition(":")[2].rpartition("-v")[0].lower()
     path = CONFIG / f"{name}.yaml"
     return path if path.exists() else None
@@ -190,27 +214,44 @@ def shipped_config(env_id: str | None, kind: str) -> Path | None:
 
 def settings_from(arguments: argparse.Namespace, kind: str, say: Any) -> Settings:
     flags = flag_values(arguments)
+    if kind == "cluster":
+        flags = settings_from_environment(os.environ) | flags
     base: dict[str, Any] = {}
     file = arguments.config
     if arguments.resume is not None:
-        if not arguments.resume.is_dir():
+        if not arguments.resume.is_dir() and not _follows(arguments):
             raise InputError(
                 f"--resume {arguments.resume}: no such directory; expected the directory of an earlier run"
             )
-        base = read_yaml(arguments.resume / "config.yaml")
+        base = read_yaml(arguments.resume / "config.yaml") if arguments.resume.is_dir() else {}
         check_sections(base, str(arguments.resume / "config.yaml"))
-        if any(f"training.{stop}" in flags for stop in STOP_CONDITIONS):
+        if base and any(f"training.{stop}" in flags for stop in STOP_CONDITIONS):
             base["training"] = {
                 key: value for key, value in base.get("training", {}).items() if key not in STOP_CONDITIONS
             }
-    elif file is None:
+    if not base and file is None:
         file = shipped_config(flags.get("env.id"), kind)
-        if file is not None and file.name != f"ppo_{kind}.yaml":
+        if file is not None and file.name != DEFAULT_CONFIG[kind]:
             say(f"using {file.relative_to(CONFIG.parent)} for {flags['env.id']}")
     settings = load_settings(file=file, flags=flags, base=base)
     if settings.training.duration is None and settings.training.total_timesteps is None:
         settings = settings.changed("training", duration=DEFAULT_HOURS)
     return settings
+
+
+def _follows(arguments: argparse.Namespace) -> bool:
+    """A node that does not lead needs no run directory: it is told the state, and its settings are compared."""
+    rank = getattr(arguments, "node_rank", None)
+    return str(os.environ.get("RANK", "0") if rank is None else rank) != "0"
+
+
+def _carry_on(arguments: argparse.Namespace) -> None:
+    """Turns --continue into --resume where there is something to resume."""
+    root = arguments.output_dir
+    if root is None:
+        raise InputError("--continue: needs --output-dir to know which run to continue")
+    if arguments.resume is None and (root / "config.yaml").is_file():
+        arguments.resume = root
 
 
 def execute(parser: Parser, kind: str, argv: Sequence[str] | None = None) -> int:
@@ -234,9 +275,12 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals) -> int:
     say = (lambda line: None) if arguments.quiet or arguments.print_config else print
     requeue = Requeue(arguments.requeue)
     signals.before_leaving = requeue.ask_if_preempted
+    if getattr(arguments, "carry_on", False):
+        _carry_on(arguments)
     if requeue.should_continue(arguments.output_dir) and arguments.resume is None:
         arguments.resume, arguments.output_dir = arguments.output_dir, None
     settings = settings_from(arguments, kind, say)
+    node = identify(settings, arguments.node_rank, os.environ) if kind == "cluster" else ALONE
     output = getattr(arguments, "log_dir", None) or arguments.output_dir
     if output is None and arguments.resume is None:
         output = getattr(arguments, "default_output", None)
@@ -249,12 +293,13 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals) -> int:
         resume=arguments.resume,
         trust=arguments.trust_checkpoint,
         trace=arguments.trace,
+        node=node,
     )
     if arguments.print_config:
         print(to_yaml(plan.settings), end="")
         return ExitCode.DONE
     nursery = None
-    if kind == "parallel":
+    if not plan.inline:
         from parallel_ppo.nursery import Nursery
 
         nursery = Nursery(plan.settings, plan.spec)  # imports torch while this process does
@@ -280,6 +325,33 @@ def train_parallel(argv: Sequence[str] | None = None) -> int:
         "train_parallel_timed.py --env coinrun --duration 1.0 --num-workers auto",
     )
     return execute(parser, "parallel", argv)
+
+
+def train_cluster(argv: Sequence[str] | None = None) -> int:
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings repeat what our one line says
+    parser = build_parser(
+        "Train PPO on many CPU nodes: start this on every node, with its own --node-rank, or by torchrun, SLURM or PBS.",
+        COMMON_FLAGS | CLUSTER_FLAGS,
+        "train_ppo_distributed.py --config config/ppo_cpu_cluster.yaml --num-workers 4 --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500",
+    )
+    parser.add_argument(
+        "--node-rank",
+        type=int,
+        metavar="RANK",
+        help="this node's number, from 0 (default: torchrun's RANK)",
+    )
+    parser.add_argument(
+        "--continue",
+        dest="carry_on",
+        action="store_true",
+        help="resume the run in --output-dir if it holds a checkpoint, else start it: one command for first starts and restarts",
+    )
+    code = execute(parser, "cluster", argv)
+    if code == ExitCode.CLUSTER:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)  # the threads of broken connections would turn an orderly end into an abort
+    return code
 
 
 def train_sequential(argv: Sequence[str] | None = None) -> int:

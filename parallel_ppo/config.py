@@ -119,6 +119,17 @@ class EvaluationSettings(Section):
     max_steps: Annotated[int, Field(ge=1, le=100_000_000)] = 100_000
 
 
+class ClusterSettings(Section):
+    nnodes: Annotated[int, Field(ge=1, le=4096)] = 1
+    num_workers: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] | None = None
+    distributed_backend: Literal["gloo"] = "gloo"
+    master_addr: Annotated[str, Field(min_length=1)] = "127.0.0.1"
+    master_port: Annotated[int, Field(ge=1, le=65535)] = 29500
+    interface: Annotated[str, Field(min_length=1)] | None = None
+    timeout: Annotated[float, Field(ge=1, le=86400)] = 120.0
+    join_timeout: Annotated[float, Field(ge=1, le=86400)] = 300.0
+
+
 class Settings(Section):
     """The resolved configuration of a run."""
 
@@ -128,6 +139,7 @@ class Settings(Section):
     hardware: HardwareSettings = HardwareSettings()
     logging: LoggingSettings = LoggingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    cluster: ClusterSettings = ClusterSettings()
 
     @cached_property
     def shape(self) -> Shape:
@@ -213,7 +225,8 @@ def load_settings(
         ("flags", nested(flags)),
     ):
         check_sections(layer, source)
-        for section, values in _resolve_envs_per_worker(layer, source).items():
+        layer = _resolve_envs_per_worker(_resolve_node_workers(layer, source), source)
+        for section, values in layer.items():
             merged.setdefault(section, {}).update(values)
     try:
         settings = Settings.model_validate(merged)
@@ -300,6 +313,20 @@ def check_sections(layer: dict[str, Any], source: str) -> None:
             )
     for section in [name for name, values in layer.items() if values is None]:
         layer[section] = {}
+
+
+def _resolve_node_workers(layer: dict[str, Any], source: str) -> dict[str, Any]:
+    """`cluster.num_workers` is another name, within its own layer, for `parallel.num_workers`: both are per node."""
+    cluster, parallel = layer.get("cluster", {}), layer.get("parallel", {})
+    workers = cluster.get("num_workers")
+    if workers is None:
+        return layer
+    if parallel.get("num_workers", workers) != workers:
+        raise InputError(
+            f"cluster.num_workers: is {workers!r}, but parallel.num_workers is {parallel['num_workers']!r} ({source}); both are the workers of one node, give one of the two"
+        )
+    kept = {key: value for key, value in cluster.items() if key != "num_workers"}
+    return layer | {"cluster": kept, "parallel": parallel | {"num_workers": workers}}
 
 
 def _resolve_envs_per_worker(layer: dict[str, Any], source: str) -> dict[str, Any]:

@@ -3,11 +3,12 @@
 import time
 
 from parallel_ppo.budget import Budget
+from parallel_ppo.cluster import Cluster, NodeReport
 from parallel_ppo.config import Settings
 from parallel_ppo.episodes import finished_episodes
 from parallel_ppo.generalization import evaluate_if_due
 from parallel_ppo.pool import Pool
-from parallel_ppo.recorder import Iteration, Recorder
+from parallel_ppo.recorder import Iteration, Records
 from parallel_ppo.signals import Signals
 from parallel_ppo.state import Snapshot, TrainingState
 from parallel_ppo.update import scheduled, update
@@ -22,20 +23,22 @@ class Coordinator:
         settings: Settings,
         state: TrainingState,
         pool: Pool,
+        cluster: Cluster,
         budget: Budget,
-        recorder: Recorder,
+        recorder: Records,
         signals: Signals,
     ) -> None:
-        self.settings, self.state, self.pool = settings, state, pool
+        self.settings, self.state, self.pool, self.cluster = settings, state, pool, cluster
         self.budget, self.recorder, self.signals = budget, recorder, signals
         self.snapshot: Snapshot = state.snapshot()
+        self.reports: list[NodeReport] = []
         self.earlier_restarts = state.counters.worker_restarts
 
     def train(self) -> str:
         """Runs until a budget is spent and returns which one. Leaves by an exception with `snapshot` intact."""
         self.recorder.save(self.snapshot)
         self.budget.start(self.state.counters)
-        while (reason := self.budget.spent(self.state.counters)) is None:
+        while (reason := self.cluster.decide(self.budget.spent(self.state.counters))) is None:
             self.signals.check()
             finished = self.iterate()
             self.recorder.record(self.state, self.pool, finished)
@@ -49,19 +52,22 @@ class Coordinator:
         schedules = scheduled(self.settings, env_steps=counters.env_steps, wall_time=counters.wall_time)
         began = time.monotonic()
         self.recorder.phase("collect")
-        spans = self.pool.run(Collect(index, counters.iteration) for index in range(shape.num_slices))
+        spans = self.pool.run(Collect(index, counters.iteration) for index in self.cluster.slices)
         collected = time.monotonic()
         self.recorder.phase("update")
-        result = update(state, self.pool, schedules)
+        result = update(state, self.pool, self.cluster, schedules)
         learned = time.monotonic()
         self.recorder.phase("episodes")
         episodes = finished_episodes(state, state.memory)
         counters.iteration += 1
         counters.env_steps += shape.steps_per_iteration
-        counters.bit_exact &= self.pool.exact
         evaluated = evaluate_if_due(state, self.pool, self.recorder.phase)
-        counters.wall_time = self.budget.elapsed()
-        counters.worker_restarts = self.earlier_restarts + self.pool.restarts
+        report = NodeReport.of(self.pool, self.budget.elapsed(), began, collected, learned)
+        self.reports = self.cluster.close_iteration(report)
+        counters.bit_exact &= all(report.exact for report in self.reports)
+        counters.wall_time = self.reports[0].elapsed
+        counters.worker_restarts = self.earlier_restarts + sum(report.restarts for report in self.reports)
         self.pool.iteration_done()
-        timing = began, collected, learned, result.phases
-        return Iteration(episodes, result.columns, evaluated, *timing, spans + result.spans)
+        spans += result.spans
+        times = began, collected, learned, result.phases
+        return Iteration(episodes, result.columns, evaluated, *times, spans, self.reports)

@@ -1,6 +1,8 @@
 """What a person sees while a run goes on: a live line in a terminal, plain lines elsewhere, nothing with --quiet."""
 
+import sys
 import time
+from pathlib import Path
 from typing import Any, Protocol
 
 from rich.console import Console, Group
@@ -35,6 +37,17 @@ def make_display(quiet: bool) -> Display:
     return LiveDisplay(console) if console.is_terminal else PlainDisplay(console, quiet=False)
 
 
+def make_log(path: Path, name: str) -> Display:
+    """For a node that does not lead: its own file instead of the terminal, which is the first node's."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (lives as long as the process)
+    except OSError as error:
+        print(f"warning: {path}: node {name} keeps no log ({error.strerror})", file=sys.stderr)
+        return PlainDisplay(Console(stderr=True, highlight=False), quiet=True)
+    return PlainDisplay(Console(file=file, highlight=False), quiet=False)
+
+
 def duration_text(seconds: float) -> str:
     minutes, seconds = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)
@@ -50,8 +63,31 @@ def summary_line(record: Record, progress: float, eta: float | None) -> str:
     return (
         f"{progress:4.0%}  eta {duration_text(eta) if eta is not None else '-'}  step {record['steps_global']:,}  "
         f"{record['fps']:,.0f} fps  return {_shown(record['episode_return_mean'], '.2f')}  {phases}  "
-        f"kl {record['approx_kl']:.4f}  entropy {record['entropy']:.3f}"
+        f"kl {record['approx_kl']:.4f}  entropy {record['entropy']:.3f}{sync_text(record)}"
     )
+
+
+def sync_text(record: Record) -> str:
+    """Nothing on one node."""
+    if record["world_size"] == 1:
+        return ""
+    wait, transfer = record["t_sync_wait"] / record["t_iter"], record["t_sync_transfer"] / record["t_iter"]
+    return f"  nodes {record['world_size']}: waiting {wait:.0%} transfer {transfer:.0%}, slowest {record['slowest_node']}"
+
+
+def node_lines(record: Record, most: int = 8) -> list[Text]:
+    """One line a node: what it did with its time, and whether it waited or was waited for."""
+    lines = []
+    for report in record.get("nodes", [])[:most]:
+        is_slowest = report["name"] == record["slowest_node"]
+        lines.append(Text.assemble(
+            ("node ", "dim"), (report["name"], "bold yellow" if is_slowest else "bold"),
+            ("  collect ", "dim"), f"{report['t_rollout']:.1f}s", ("  update ", "dim"), f"{report['t_learn']:.1f}s",
+            ("  waited ", "dim"), f"{report['t_wait']:.1f}s", ("  transfer ", "dim"), f"{report['t_transfer']:.1f}s",
+            ("  the others wait for it" if is_slowest else "", "yellow"),
+        ))  # fmt: skip
+    hidden = len(record.get("nodes", [])) - most
+    return lines + ([Text(f"and {hidden} more nodes", style="dim")] if hidden > 0 else [])
 
 
 class PlainDisplay:
@@ -134,4 +170,4 @@ class LiveDisplay:
             ("  coordinator alone ", "dim"), f"{record['t_coordinator'] / record['t_iter']:.1%}", ("  workers ", "dim"), f"{record['num_workers']}",
             ("  idle ", "dim"), f"{record['idle_share']:.1%}",
         )  # fmt: skip
-        return Group(head, figures, shares)
+        return Group(head, figures, shares, *node_lines(record))

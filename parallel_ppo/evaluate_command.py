@@ -125,7 +125,7 @@ def play_on_workers(
         stack.enter_context(
             progress("evaluating", total, lambda: int(np.isfinite(memory.evaluation[:, :, 0]).sum()), quiet)
         )
-        pool = ProcessPool(settings, memory, nursery, list(placement.worker_cpus), 0, _warn)
+        pool = ProcessPool(settings, memory, nursery, list(placement.worker_cpus), range(0), 0, _warn)
         stack.callback(pool.close)
         return ask(pool, memory, settings, parts=parts, iteration=0)
 
@@ -149,6 +149,7 @@ def make_report(
         "trained_on": subject.weights.settings.env.id,
         "distribution_mode": env.distribution_mode if names.procgen_game(env.id) else None,
         "policy": subject.settings.training.policy,
+        "kernels": subject.settings.training.kernels,
         "seed": arguments.seed,
         "deterministic": arguments.deterministic,
         "num_episodes": arguments.num_episodes,

@@ -121,6 +121,7 @@ def play(
     left, max_steps = quota.copy(), settings.evaluation.max_steps
     total, length = np.zeros(len(quota)), np.zeros(len(quota), np.int64)
     fresh = np.zeros(len(quota), bool)  # ended in the last step, and another episode follows
+    policy.pack()
     observation = env.reset()
     yield Moment({}, left > 0, total, length)
     while left.any():
@@ -159,7 +160,7 @@ def choose(
         output = policy(observation)
         if settings.evaluation.deterministic:
             return heads.mode(spec, output.action).numpy()
-        noise = heads.draw_noise(spec, draws, len(observation))
+        noise = heads.draw_noise(spec, draws, len(output.value))
         return heads.sample(spec, output.action, output.log_std, noise).numpy()
 
 

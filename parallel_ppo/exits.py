@@ -38,6 +38,16 @@ class RestartsExhausted(RunError):
     code = ExitCode.RESTARTS
 
 
+class EnvironmentFault(RunError):
+    """The user's environment raised, or returned what its spaces do not allow. `detail` is the line without where it happened."""
+
+    code = ExitCode.RESTARTS
+
+    def __init__(self, where: str, detail: str) -> None:
+        super().__init__(f"{where} {detail}")
+        self.detail = detail
+
+
 class StorageError(RunError):
     """Results can no longer be written."""
 

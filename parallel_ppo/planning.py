@@ -1,23 +1,26 @@
 """Everything that is decided and checked before the first process starts. Needs no torch, so bad input is told at once."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from parallel_ppo.config import Settings, changed_learning_setting, load_settings
-from parallel_ppo.envs.build import probe
+from parallel_ppo.envs.build import probe, step_seconds
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.machine import Machine, read_machine
+from parallel_ppo.nodes import ALONE, Node
 from parallel_ppo.placement import Placement, plan_placement
-from parallel_ppo.rundirectory import RunDirectory
+from parallel_ppo.rundirectory import ForeignDirectory, RunDirectory
+from parallel_ppo.worthwhile import useful_workers
 
 NATURE_SMALLEST = 36  # pixels; below it the last convolution has nothing to read
 
 
 class Plan(NamedTuple):
-    kind: str  # parallel | sequential
+    kind: str  # parallel | sequential | cluster
     settings: Settings
     spec: EnvSpec
     machine: Machine
@@ -25,6 +28,8 @@ class Plan(NamedTuple):
     directory: RunDirectory
     resume: bool
     trust: bool
+    node: Node
+    inline: bool  # no worker processes: the work is too small for them, or the trainer is the sequential one
     trace: Path | None = None
 
 
@@ -37,13 +42,18 @@ def make_plan(
     resume: Path | None = None,
     trust: bool = False,
     trace: Path | None = None,
+    node: Node = ALONE,
 ) -> Plan:
+    settings = settings.changed("cluster", nnodes=node.size)
     spec = probe(settings)
-    settings = _resolve_kernels(_freeze_schedules(_resolve_policy(settings, spec)), spec)
+    settings = resolve_kernels(_freeze_schedules(resolve_policy(settings, spec)), spec)
     machine = read_machine()
-    placement = _place(settings, kind, machine)
+    placement, inline = _place(settings, kind, machine, spec)
     settings = _resolve_threads(settings, kind, machine, placement)
-    if resume is None:
+    directory: RunDirectory
+    if not node.leads:
+        directory = ForeignDirectory(resume or output)
+    elif resume is None:
         directory = RunDirectory.new(output, kind, checkpoints)
     else:
         if output is not None and output != resume:
@@ -56,7 +66,8 @@ def make_plan(
             raise InputError(problem)
     if trace is not None:
         trace = _trace_path(trace, directory.root)
-    return Plan(kind, settings, spec, machine, placement, directory, resume is not None, trust, trace)
+    resuming = resume is not None and node.leads
+    return Plan(kind, settings, spec, machine, placement, directory, resuming, trust, node, inline, trace)
 
 
 def _trace_path(wanted: Path, root: Path) -> Path:
@@ -76,29 +87,49 @@ def _trace_path(wanted: Path, root: Path) -> Path:
     return wanted
 
 
-def _resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
+def share_host(plan: Plan, index: int, count: int) -> Plan:
+    """Nodes on one machine take disjoint cores; where there are too few of them, the kernel shares them out."""
+    if count == 1:
+        return plan
+    machine, hardware = plan.machine, plan.settings.hardware
+    physical = sorted({(core.package, core.core_id) for core in machine.cores})
+    mine = set(physical[index * len(physical) // count : (index + 1) * len(physical) // count])
+    quota = machine.cpu_quota / count if machine.cpu_quota is not None else None
+    settings = plan.settings
+    if len(physical) < count:
+        settings = settings.changed("hardware", pinning="none")
+        mine = set(physical[:1])
+    kept = tuple(core for core in machine.cores if (core.package, core.core_id) in mine)
+    if not isinstance(hardware.pinning, str):
+        return plan
+    placement, _ = _place(settings, plan.kind, replace(machine, cores=kept, cpu_quota=quota), plan.spec)
+    return plan._replace(placement=placement)
+
+
+def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
     """Turns `policy: auto` into a network and checks that it fits the observations."""
     kind: Any = settings.training.policy
+    images = spec.image_shapes
     if kind == "auto":
-        kind = "impala" if spec.is_image else "mlp"
-    if (kind == "mlp") == spec.is_image:
-        what, fitting = ("images", "impala or nature") if spec.is_image else ("vectors", "mlp")
+        kind = "impala" if images else "mlp"
+    if (kind == "mlp") == bool(images):
+        what, fitting = ("images", "impala or nature") if images else ("vectors", "mlp")
         raise InputError(
             f"training.policy: {kind!r} cannot read the {what} of {settings.env.id}; use {fitting}"
         )
-    if kind == "nature" and min(spec.observation_shape[:2]) < NATURE_SMALLEST:
+    if kind == "nature" and min(min(shape[:2]) for shape in images) < NATURE_SMALLEST:
         raise InputError(
             f"training.policy: nature needs images of at least {NATURE_SMALLEST} x {NATURE_SMALLEST}, "
-            f"{settings.env.id} has {spec.observation_shape}; use impala or a resize wrapper"
+            f"{settings.env.id} has {', '.join(map(str, images))}; use impala or a resize wrapper"
         )
-    if settings.training.normalize_observations and spec.is_image:
+    if settings.training.normalize_observations and not spec.vector_shape:
         raise InputError(
             "training.normalize_observations: is for vector observations; images are scaled by 1/255"
         )
     return settings.changed("training", policy=kind)
 
 
-def _resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
+def resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
     """Our own kernels where they fit and compile, torch elsewhere. They round differently, so the choice is saved with the run."""
     if settings.training.kernels == "torch" or (
         settings.training.kernels == "auto" and settings.training.policy != "impala"
@@ -108,8 +139,10 @@ def _resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
         raise InputError(
             f"training.kernels: native computes the impala network, not {settings.training.policy}; use auto or torch"
         )
-    height, width, channels = spec.observation_shape
-    reason = unusable(height=height, width=width, channels=channels)
+    reason: str | None = "the observation has several parts"
+    if not spec.parts:
+        height, width, channels = spec.observation_shape
+        reason = unusable(height=height, width=width, channels=channels)
     if reason is None:
         return settings.changed("training", kernels="native")
     if settings.training.kernels == "native":
@@ -142,23 +175,33 @@ def _freeze_schedules(settings: Settings) -> Settings:
     return settings.changed("training", schedule_steps=steps)
 
 
-def _place(settings: Settings, kind: str, machine: Machine) -> Placement:
-    workers = settings.parallel.num_workers if kind == "parallel" else 1
+def _place(settings: Settings, kind: str, machine: Machine, spec: EnvSpec) -> tuple[Placement, bool]:
+    """Who works where, and whether there are worker processes at all."""
+    workers = settings.parallel.num_workers if kind != "sequential" else 1
     shape = settings.shape
     try:
-        return plan_placement(
+        placement = plan_placement(
             machine,
             num_workers=None if workers == "auto" else workers,
-            pinning=settings.hardware.pinning if kind == "parallel" else "none",
+            pinning=settings.hardware.pinning if kind != "sequential" else "none",
             max_useful=max(shape.num_slices, shape.num_lanes),
         )
+        useful = None
+        if kind == "parallel" and workers == "auto":
+            useful = useful_workers(settings, spec, placement.num_workers, lambda: step_seconds(settings.env))
+        if useful is None or useful[0] >= placement.num_workers:
+            return placement, kind == "sequential"
+        number, why = useful
+        pinning = settings.hardware.pinning if number else "none"
+        placement = plan_placement(machine, num_workers=max(1, number), pinning=pinning)
+        return replace(placement, reasons=(f"{why}.", *placement.reasons[1:])), number == 0
     except ValueError as error:
         raise InputError(str(error)) from None
 
 
 def _resolve_threads(settings: Settings, kind: str, machine: Machine, placement: Placement) -> Settings:
     threads = settings.hardware.num_threads
-    if kind == "parallel":
+    if kind != "sequential":
         if threads not in (1, "auto"):
             raise InputError(
                 f"hardware.num_threads: {threads} is for the sequential trainer; workers have one thread each, set parallel.num_workers"

@@ -67,10 +67,11 @@ class Pool(Protocol):
 class InlinePool:
     """Everything in this process, one task after the other."""
 
-    def __init__(self, worker: Worker, first_iteration: int, signals: NoSignals | None = None) -> None:
+    def __init__(
+        self, worker: Worker, slices: range, first_iteration: int, signals: NoSignals | None = None
+    ) -> None:
         self.worker, self.signals = worker, signals or NoSignals()
         self.num_workers, self.restarts = 1, 0
-        slices = range(worker.shape.num_slices)
         self.exact = all([worker.run(_open(worker.memory, index, first_iteration)) for index in slices])
 
     def run(self, tasks: Iterable[Task]) -> list[Span]:
@@ -151,6 +152,7 @@ class ProcessPool:
         memory: Memory,
         nursery: Nursery,
         cpus: list[int | None],
+        slices: range,
         first_iteration: int,
         on_fault: Callable[[str], None],
         signals: NoSignals | None = None,
@@ -161,13 +163,12 @@ class ProcessPool:
         self.signals, self.on_event = signals or NoSignals(), on_event
         nursery.check = self.signals.check
         self.num_workers, self.restarts, self.exact = len(cpus), 0, True
-        shape = settings.shape
         self.members = [
-            Member(index, cpu, list(_share(shape.num_slices, self.num_workers, index)))
+            Member(index, cpu, list(_share(slices, self.num_workers, index)))
             for index, cpu in enumerate(cpus)
         ]
         self.owner = {slice_index: member for member in self.members for slice_index in member.slices}
-        self.slice_iteration = dict.fromkeys(range(shape.num_slices), first_iteration)
+        self.slice_iteration = dict.fromkeys(slices, first_iteration)
         self.selector = selectors.DefaultSelector()
         if self.signals.waker is not None:
             self.selector.register(self.signals.waker, selectors.EVENT_READ, None)
@@ -343,7 +344,7 @@ class ProcessPool:
             raise RestartsExhausted(
                 f"worker {member.index} {cause} {member.restarts} times without a completed iteration "
                 f"(iteration {iteration}, seed {self.settings.training.seed}){': ' + last_line if last_line else ''}"
-                + (f"\n{member.traceback}" if member.traceback else "")
+                + (f"\n{member.traceback}" if "\n" in member.traceback.strip() else "")
             )
         self.on_fault(
             f"worker {member.index} {cause}{': ' + last_line if last_line else ''}; replaced, its work is redone"
@@ -395,9 +396,9 @@ class ProcessPool:
         self.nursery.close()
 
 
-def _share(total: int, parts: int, index: int) -> range:
+def _share(slices: range, parts: int, index: int) -> range:
     """Contiguous and as even as possible."""
-    return range(index * total // parts, (index + 1) * total // parts)
+    return slices[index * len(slices) // parts : (index + 1) * len(slices) // parts]
 
 
 def _is_dead(child: Child, timeout: float = 0.0) -> bool:

@@ -3,8 +3,7 @@
 import json
 import math
 import time
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ import torch
 from parallel_ppo.bottleneck import Tally
 from parallel_ppo.budget import Budget
 from parallel_ppo.checkpoint import POLICY, Keeper
+from parallel_ppo.cluster import Cluster, NodeReport
 from parallel_ppo.config import Settings, learning_settings
 from parallel_ppo.display import Display
 from parallel_ppo.envs.contract import EnvSpec
@@ -42,6 +42,27 @@ class Iteration(NamedTuple):
     learned: float
     phases: list[Phase]  # of the update
     spans: list[Span]
+    nodes: list[NodeReport]
+
+
+class Records(Protocol):
+    """What the loop tells of itself; the first node's `Recorder`, and a `Follower` on the others."""
+
+    meter: ResourceMeter
+    checkpoint_seconds: float
+    startup_seconds: float | None
+
+    def phase(self, name: str) -> None: ...
+
+    def record(self, state: TrainingState, pool: Pool, finished: Iteration) -> None: ...
+
+    def save_if_due(self, snapshot: Snapshot) -> None: ...
+
+    def save(self, snapshot: Snapshot) -> bool: ...
+
+    def save_final(self, snapshot: Snapshot, name: str) -> None: ...
+
+    def close(self) -> None: ...
 
 
 class Recorder:
@@ -50,6 +71,7 @@ class Recorder:
         settings: Settings,
         spec: EnvSpec,
         policy: Policy,
+        cluster: Cluster,
         directory: RunDirectory,
         display: Display,
         budget: Budget,
@@ -57,7 +79,7 @@ class Recorder:
         trace: Trace,
     ) -> None:
         self.settings, self.spec, self.policy = settings, spec, policy
-        self.directory, self.display, self.budget = directory, display, budget
+        self.directory, self.display, self.budget, self.cluster = directory, display, budget, cluster
         self.trace, self.timeline, self.tally = trace, Timeline(), Tally()
         self.metrics = JsonlLog(directory.root / "metrics.jsonl", last_iteration)
         self.episodes = JsonlLog(directory.root / "episodes.jsonl", last_iteration)
@@ -99,7 +121,7 @@ class Recorder:
         record: Record = {
             "iteration": counters.iteration,
             "steps_global": counters.env_steps,
-            "world_size": 1,
+            "world_size": len(finished.nodes),
             "num_workers": pool.num_workers,
             "policy_sha256": sha256(self.policy, state.parameters),
             "fps": steps / t_iter,
@@ -108,7 +130,7 @@ class Recorder:
             "t_iter": t_iter,
             "t_rollout": t_rollout,
             "t_learn": finished.learned - finished.collected,
-            "t_sync": 0.0,
+            **sync_columns(finished.nodes),
             "t_coordinator": seconds_alone(finished.phases) + now - finished.learned - seconds_evaluated,
             "idle_share": max(0.0, 1 - busy / t_iter),
             **phase_shares(finished.phases, t_rollout=t_rollout, t_iter=t_iter),
@@ -185,12 +207,14 @@ class Recorder:
             logging.checkpoint_iterations is not None
             and iteration - self.saved_iteration >= logging.checkpoint_iterations
         )
-        if by_count or time.monotonic() - self.saved_at >= logging.checkpoint_interval:
+        is_due = by_count or time.monotonic() - self.saved_at >= logging.checkpoint_interval
+        if self.cluster.decide("save" if is_due else None):
             self.save(snapshot)
 
     def save(self, snapshot: Snapshot) -> bool:
         self.phase("checkpoint")
         began = time.monotonic()
+        self.cluster.gather_environments(snapshot)
         returns = snapshot.arrays["recent.returns"]
         mean = float(returns.mean()) if len(returns) else -math.inf
         known = [best for best in (snapshot.counters["best_return"], self.best_return) if best is not None]
@@ -233,12 +257,11 @@ class Recorder:
             "env_steps": str(snapshot.counters["env_steps"]),
         }
 
-    def save_final(self, snapshot: Snapshot, name: str) -> Path:
+    def save_final(self, snapshot: Snapshot, name: str) -> None:
         """The weights alone, under a name that says what they are."""
         source = self.directory.checkpoints / f"step_{snapshot.counters['env_steps']}" / POLICY
         target = self.directory.checkpoints / f"{name}_final.safetensors"
         write_atomically(target, source.read_bytes())
-        return target
 
     def close(self) -> None:
         self.timeline.leave()
@@ -248,6 +271,20 @@ class Recorder:
         self.episodes.close()
         if self.tensorboard is not None:
             self.tensorboard.close()
+
+
+def sync_columns(reports: list[NodeReport]) -> Record:
+    """The first node's time with the others; with several nodes also theirs, and who the others waited for: who waited least."""
+    first = reports[0]
+    columns: Record = {"t_sync": first.t_wait + first.t_transfer}
+    if len(reports) > 1:
+        columns |= {
+            "t_sync_wait": first.t_wait,
+            "t_sync_transfer": first.t_transfer,
+            "slowest_node": min(reports, key=lambda report: report.t_wait).name,
+            "nodes": [report._asdict() for report in reports],
+        }
+    return columns
 
 
 def _mean(values: Any) -> float | None:

@@ -145,6 +145,25 @@ class RunDirectory:
             self.lock = None
 
 
+class ForeignDirectory(RunDirectory):
+    """On the nodes that do not lead: the run is written elsewhere, only a log of this node is kept."""
+
+    def __init__(self, root: Path | None) -> None:
+        super().__init__(root or Path("runs"), (root or Path("runs")) / "checkpoints", False)
+
+    def open(self) -> None:
+        pass
+
+    def write(self, path: Path, data: bytes) -> None:
+        pass
+
+    def describe(self, **content: Any) -> None:
+        pass
+
+    def summarize(self, summary: dict[str, Any]) -> None:
+        pass
+
+
 def _read_run(root: Path) -> dict[str, Any]:
     """What run.json says; nothing, where it cannot be read: a run can be resumed without it."""
     try:

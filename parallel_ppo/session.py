@@ -6,6 +6,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,10 @@ import torch
 from parallel_ppo import checkpoint
 from parallel_ppo.bottleneck import Circumstances, limit
 from parallel_ppo.budget import Budget
+from parallel_ppo.cluster import Cluster, join
 from parallel_ppo.config import learning_settings, to_yaml
 from parallel_ppo.coordinator import Coordinator
-from parallel_ppo.display import Display
+from parallel_ppo.display import Display, make_log
 from parallel_ppo.exits import (
     ExitCode,
     InputError,
@@ -24,12 +26,13 @@ from parallel_ppo.exits import (
     RunError,
     StorageError,
 )
+from parallel_ppo.follower import Follower
 from parallel_ppo.nursery import Nursery
 from parallel_ppo.placement import descriptor_need_error, memory_need_error, plan_placement
-from parallel_ppo.planning import Plan
+from parallel_ppo.planning import Plan, share_host
 from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, sha256, views
 from parallel_ppo.pool import InlinePool, Pool, ProcessPool
-from parallel_ppo.recorder import Recorder
+from parallel_ppo.recorder import Recorder, Records
 from parallel_ppo.shared import Memory, bytes_needed, settle
 from parallel_ppo.signals import Signals
 from parallel_ppo.state import TrainingState
@@ -39,6 +42,7 @@ from parallel_ppo.worker import Worker
 
 PROCESS_BYTES = 300_000_000  # what a worker needs beside the shared memory, roughly
 DESCRIPTORS_PER_WORKER = 4
+LONGEST_PATH = 700  # bytes that the first node tells the others, for their logs
 
 
 def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
@@ -61,7 +65,7 @@ def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
 
 
 def check_resources(plan: Plan, num_parameters: int) -> None:
-    workers = plan.placement.num_workers if plan.kind == "parallel" else 0
+    workers = 0 if plan.inline else plan.placement.num_workers
     need = bytes_needed(plan.settings, plan.spec, num_parameters) + (workers + 1) * PROCESS_BYTES
     for problem in (
         memory_need_error(need, plan.machine),
@@ -74,8 +78,36 @@ def check_resources(plan: Plan, num_parameters: int) -> None:
 
 def run(plan: Plan, display: Display, nursery: Nursery | None, signals: Signals) -> ExitCode:
     """Trains. `nursery` is already warming up (None: everything happens in this process)."""
-    settings = plan.settings
     torch.set_num_threads(1)
+    with contextlib.ExitStack() as stack:
+        cluster = join(plan, signals, display.note)
+        stack.callback(cluster.close)
+        plan, display = _take_place(plan, cluster, display)
+        with cluster.announcing():
+            coordinator, policy = _build(plan, cluster, signals, display, nursery, stack)
+        return _train(plan, coordinator, policy, display)
+
+
+def _take_place(plan: Plan, cluster: Cluster, display: Display) -> tuple[Plan, Display]:
+    """Among the nodes: cores of its own, and a log of its own beside the files of the first."""
+    name = str(plan.directory.root)
+    root = Path(cluster.decide(name if len(name.encode()) < LONGEST_PATH else None) or name)
+    plan = share_host(plan, *cluster.place_on_host())
+    if plan.node.leads:
+        return plan, display
+    plan.directory.root = root
+    return plan, make_log(root / "logs" / f"node-{plan.node.rank}.log", cluster.names[plan.node.rank])
+
+
+def _build(
+    plan: Plan,
+    cluster: Cluster,
+    signals: Signals,
+    display: Display,
+    nursery: Nursery | None,
+    stack: contextlib.ExitStack,
+) -> tuple[Coordinator, Policy]:
+    settings = plan.settings
     with torch.device("meta"):  # counts without allocating
         check_resources(plan, num_flat(Policy(settings, plan.spec)))
     policy = Policy(settings, plan.spec)
@@ -84,31 +116,38 @@ def run(plan: Plan, display: Display, nursery: Nursery | None, signals: Signals)
     state = TrainingState(settings, memory)
     bind(policy, state.parameters)
     budget = Budget(settings.training)
-    with contextlib.ExitStack() as stack:
-        stack.callback(plan.directory.close)
-        plan.directory.open()
-        if not (plan.resume and _resume(plan, state, policy, display)):
-            initialise(policy, state.parameters, settings.training.seed)
-        plan.directory.write(plan.directory.root / "config.yaml", to_yaml(settings).encode())
-        pool = _start_pool(plan, memory, state, nursery, display, signals)
-        stack.callback(pool.close)
-        _describe(plan, state, settled)
-        trace = _open_trace(plan, pool, display)
-        recorder = _make_recorder(plan, policy, display, budget, state.counters.iteration, trace)
-        stack.callback(recorder.close)
-        signals.started()
-        display.start(_header(plan, pool))
-        stack.callback(display.close)
-        return _train(plan, Coordinator(settings, state, pool, budget, recorder, signals), policy, display)
+    stack.callback(plan.directory.close)
+    plan.directory.open()
+    if not (plan.resume and _resume(plan, state, policy, display)):
+        initialise(policy, state.parameters, settings.training.seed)
+    plan.directory.write(plan.directory.root / "config.yaml", to_yaml(settings).encode())
+    cluster.share_state(state)
+    pool = _start_pool(plan, memory, state, cluster, nursery, display, signals)
+    stack.callback(pool.close)
+    _describe(plan, state, settled, cluster)
+    recorder: Records = Follower(cluster, display)
+    if plan.node.leads:
+        trace, first = _open_trace(plan, pool, display), state.counters.iteration
+        recorder = _make_recorder(plan, policy, cluster, display, budget, first, trace)
+    stack.callback(recorder.close)
+    signals.started()
+    display.start(_header(plan, pool))
+    stack.callback(display.close)
+    return Coordinator(settings, state, pool, cluster, budget, recorder, signals), policy
 
 
 def _make_recorder(
-    plan: Plan, policy: Policy, display: Display, budget: Budget, last_iteration: int, trace: Trace
+    plan: Plan,
+    policy: Policy,
+    cluster: Cluster,
+    display: Display,
+    budget: Budget,
+    last_iteration: int,
+    trace: Trace,
 ) -> Recorder:
+    settings, spec, directory = plan.settings, plan.spec, plan.directory
     try:
-        return Recorder(
-            plan.settings, plan.spec, policy, plan.directory, display, budget, last_iteration, trace
-        )
+        return Recorder(settings, spec, policy, cluster, directory, display, budget, last_iteration, trace)
     except OSError as error:
         raise StorageError(f"{plan.directory.root}: the logs cannot be written ({error})") from None
 
@@ -158,6 +197,7 @@ def _start_pool(
     plan: Plan,
     memory: Memory,
     state: TrainingState,
+    cluster: Cluster,
     nursery: Nursery | None,
     display: Display,
     signals: Signals,
@@ -167,9 +207,9 @@ def _start_pool(
         threads = plan.settings.hardware.num_threads
         assert isinstance(threads, int)
         torch.set_num_threads(threads)
-        return InlinePool(Worker(plan.settings, plan.spec, memory), first, signals)
-    cpus, note = list(plan.placement.worker_cpus), _note_event(plan)
-    return ProcessPool(plan.settings, memory, nursery, cpus, first, display.warn, signals, note)
+        return InlinePool(Worker(plan.settings, plan.spec, memory), cluster.slices, first, signals)
+    cpus, slices, note = list(plan.placement.worker_cpus), cluster.slices, _note_event(plan)
+    return ProcessPool(plan.settings, memory, nursery, cpus, slices, first, display.warn, signals, note)
 
 
 def _open_trace(plan: Plan, pool: Pool, display: Display) -> Trace:
@@ -181,12 +221,13 @@ def _open_trace(plan: Plan, pool: Pool, display: Display) -> Trace:
     return trace
 
 
-def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool]) -> None:
+def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool], cluster: Cluster) -> None:
     session = {
         "first_iteration": state.counters.iteration,
         "env_steps": state.counters.env_steps,
         "memory": settled,
         "pid": os.getpid(),
+        "nodes": cluster.names,
     }
     plan.directory.describe(kind=plan.kind, seed=plan.settings.training.seed, session=session,
                             machine=plan.machine.as_dict(), placement=plan.placement.as_dict())  # fmt: skip
@@ -194,12 +235,14 @@ def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool]) -> Non
 
 def _header(plan: Plan, pool: Pool) -> list[str]:
     settings, shape = plan.settings, plan.settings.shape
-    who = (
-        f"{pool.num_workers} workers"
-        if plan.kind == "parallel"
-        else f"sequential, {settings.hardware.num_threads} threads"
-    )
+    who = f"{pool.num_workers} workers"
+    if plan.inline:
+        who = "inline" if plan.kind == "parallel" else f"sequential, {settings.hardware.num_threads} threads"
+    if plan.node.size > 1:
+        who = f"node {plan.node.rank} of {plan.node.size}, {who} here"
+    chosen = plan.kind == "parallel" and plan.settings.parallel.num_workers == "auto"
     return [
+        *([f"workers: {plan.placement.reasons[0]}"] if chosen else []),
         f"{settings.env.id}  {settings.training.policy}  seed {settings.training.seed}  {who}  -> {plan.directory.root}",
         f"{shape.num_envs} envs x {shape.num_steps} steps, {shape.num_epochs} epochs of {shape.num_minibatches} x {shape.batch_size}, "
         f"{shape.num_slices} slices of {shape.slice_envs}, {shape.num_lanes} lanes of {max(shape.lane_sizes)}",
@@ -214,7 +257,8 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
     error: RunError | None = None
     code, reason = ExitCode.DONE, ""
     try:
-        reason = coordinator.train()
+        with coordinator.cluster.announcing():
+            reason = coordinator.train()
     except Interrupted as interruption:
         code, reason = interruption.code, interruption.signal_name
     except RunError as problem:
@@ -228,7 +272,8 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
     if code != ExitCode.DONE:
         coordinator.pool.close()
         coordinator.state.rewind(coordinator.snapshot)
-    saved = code != ExitCode.STORAGE and _save_end(plan, coordinator, display)
+    # A lost node took its environments with it: there is nothing whole to save.
+    saved = code not in (ExitCode.STORAGE, ExitCode.CLUSTER) and _save_end(plan, coordinator, display)
     if code == ExitCode.DONE and not saved:
         code, reason = ExitCode.STORAGE, "the last checkpoint could not be written"
         error = StorageError(f"{plan.directory.checkpoints}: {reason}; free some space and use --resume")
@@ -260,6 +305,8 @@ def _save_end(plan: Plan, coordinator: Coordinator, display: Display) -> bool:
 
 def _limit(plan: Plan, coordinator: Coordinator) -> str | None:
     recorder, is_parallel = coordinator.recorder, plan.kind == "parallel"
+    if not isinstance(recorder, Recorder):
+        return None
     circumstances = Circumstances(
         shape=plan.settings.shape,
         num_workers=coordinator.pool.num_workers,
@@ -290,13 +337,14 @@ def _summarize(
         "best_return": coordinator.snapshot.counters["best_return"],
         "num_workers": coordinator.pool.num_workers,
         "num_threads": plan.settings.hardware.num_threads if plan.kind == "sequential" else 1,
-        "world_size": 1,
+        "world_size": coordinator.cluster.node.size,
         "stop_reason": reason,
         "exit_code": int(code),
         "bit_exact": counters.bit_exact
         and coordinator.pool.exact
         and plan.settings.training.schedule_by != "time",
-        "worker_restarts": coordinator.earlier_restarts + coordinator.pool.restarts,
+        "worker_restarts": coordinator.earlier_restarts
+        + max(coordinator.pool.restarts, sum(report.restarts for report in coordinator.reports)),
         "peak_rss_mb": recorder.meter.peak_rss_mb,
         "checkpoint_seconds": recorder.checkpoint_seconds,
         "startup_seconds": recorder.startup_seconds,

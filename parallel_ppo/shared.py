@@ -38,9 +38,17 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
     shape = settings.shape
     t, e, s, lanes, p = shape.num_steps, shape.num_envs, shape.num_slices, shape.num_lanes, num_parameters
     observation, action = spec.observation_shape, (heads.num_components(spec.action),)
-    features = () if spec.is_image else observation
+    features = spec.vector_shape
+    partial = settings.cluster.nnodes > 1  # only this node's part of the widest arrays is ever touched
     return [
-        Field("observation", (t + 1, e, *observation), spec.observation_dtype, "worker", "after collect"),
+        Field(
+            "observation",
+            (t + 1, e, *observation),
+            spec.observation_dtype,
+            "worker",
+            "after collect",
+            partial,
+        ),
         Field("action", (t, e, *action), "float32", "worker", "after collect"),
         Field("log_prob", (t, e), "float32", "worker", "after collect"),
         Field("value", (t + 1, e), "float32", "worker", "after collect"),
@@ -58,7 +66,7 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         Field(
             "observation_scale", features, "float32", "coordinator", "always; changes only between iterations"
         ),
-        Field("lane_gradient", (lanes, p), "float32", "worker", "after gradient"),
+        Field("lane_gradient", (lanes, p), "float32", "worker", "after gradient", partial),
         Field("lane_statistics", (lanes, NUM_STATISTICS), "float64", "worker", "after gradient"),
         Field("gradient", (p,), "float32", "worker", "after reduce"),
         Field("gradient_squares", (-(-p // BLOCK),), "float64", "worker", "after reduce"),
@@ -89,9 +97,11 @@ def _layout(table: list[Field], sparse: bool) -> tuple[dict[str, int], int]:
 
 
 def bytes_needed(settings: Settings, spec: EnvSpec, num_parameters: int) -> int:
-    """What will really be touched: the dense part, and 64 KB for each saved state."""
-    dense = _layout(fields(settings, spec, num_parameters), sparse=False)[1]
-    return dense + 2 * settings.shape.num_envs * min(spec.state_bytes, 65536)
+    """What will really be touched: the dense part, this node's share of the sparse one, and 64 KB for each saved state."""
+    table, nnodes = fields(settings, spec, num_parameters), settings.cluster.nnodes
+    dense = _layout(table, sparse=False)[1]
+    wide = _layout([field for field in table if field.name != "state_bytes"], sparse=True)[1]
+    return dense + -(-wide // nnodes) + 2 * settings.shape.num_envs * min(spec.state_bytes, 65536)
 
 
 class Memory:
@@ -145,7 +155,7 @@ class Memory:
                     count = int(np.prod(field.shape, dtype=np.int64))
                     array = np.frombuffer(view, field.dtype, count, offsets[field.name]).reshape(field.shape)
                     setattr(self, field.name, array)
-        self.table = {field.name: field for field in table}
+        self.spec, self.table = spec, {field.name: field for field in table}
         if created:
             self.state_stamp.fill(-1)
             self.observation_scale.fill(1)

@@ -91,6 +91,18 @@ class Signals(NoSignals):
         finally:
             self.active = False
 
+    @contextlib.contextmanager
+    def deferred(self) -> Iterator[None]:
+        """Inside `interruptible()`, a stretch that must not be torn; a signal that came meanwhile is raised at its end."""
+        was_active, self.active = self.active, False
+        try:
+            yield
+        finally:
+            self.active = was_active
+        if was_active and self.pending is not None:
+            self.active = False
+            raise self.pending
+
     def close(self) -> None:
         for number, handler in self.previous.items():
             signal.signal(number, handler)

@@ -19,6 +19,7 @@ from parallel_ppo.envs.build import probe
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.evaluation import PARTS, has_unseen_levels
 from parallel_ppo.exits import ExitCode, InputError, RunError
+from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.placement import set_thread_variables
 from parallel_ppo.weights import Filled, Weights
 
@@ -76,7 +77,23 @@ def load_subject(arguments: argparse.Namespace, **evaluation: Any) -> Subject:
         "evaluation", interval=1, deterministic=arguments.deterministic, **evaluation
     )
     spec = probe(settings)
-    return Subject(loaded, settings, spec, weight_files.fill(loaded, settings, spec))
+    filled = weight_files.fill(loaded, settings, spec)
+    return Subject(loaded, usable_kernels(settings, spec), spec, filled)
+
+
+def usable_kernels(settings: Settings, spec: EnvSpec) -> Settings:
+    """A policy that was trained on our own kernels can be looked at where they do not run."""
+    if settings.training.kernels != "native":
+        return settings
+    height, width, channels = spec.observation_shape
+    reason = unusable(height=height, width=width, channels=channels)
+    if reason is None:
+        return settings
+    print(
+        f"note: trained with native kernels, which do not run here ({' '.join(reason.split())[:200]}); torch's round a little differently",
+        file=sys.stderr,
+    )
+    return settings.changed("training", kernels="torch")
 
 
 def chosen_env(saved: EnvSettings, env_id: str | None) -> EnvSettings:
@@ -152,7 +169,9 @@ def output_file(given: Path | None, weights: Path, name: str, suffixes: Sequence
     """Its folder exists afterwards; what cannot be written is told before the work starts."""
     path = given or weight_files.run_root(weights) / name
     if path.suffix not in suffixes:
-        raise InputError(f"--output {path}: expected a name that ends in {' or '.join(suffixes)}")
+        raise InputError(
+            f"--output {path}: expected a name that ends in {' or '.join(filter(None, suffixes))}"
+        )
     if path.is_dir():
         raise InputError(f"--output {path}: is a directory; expected a file name")
     try:

@@ -4,7 +4,8 @@ import os
 import time
 from typing import NamedTuple
 
-DELEGATED = frozenset(["collect", "gradients", "reduce"])  # the workers work, the coordinator waits for them
+# The workers work, or the nodes exchange: the coordinator waits for others.
+DELEGATED = frozenset(["collect", "gradients", "reduce", "gather", "exchange"])
 
 
 class Phase(NamedTuple):

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from parallel_ppo import ppo
+from parallel_ppo.cluster import Cluster
 from parallel_ppo.config import Settings
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.normalize import Moments
@@ -49,9 +50,11 @@ def scheduled(settings: Settings, *, env_steps: int, wall_time: float) -> Schedu
     )
 
 
-def update(state: TrainingState, pool: Pool, schedules: Schedules) -> UpdateStatistics:
+def update(state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules) -> UpdateStatistics:
     settings, memory, shape = state.settings, state.memory, state.settings.shape
     timeline, spans = Timeline(), list[Span]()
+    timeline.enter("gather")
+    cluster.gather_columns(state)
     timeline.enter("advantages")
     write_advantages(state)
     sums, grad_norm, steps, stopped = np.zeros(len(ppo.LossSums._fields)), 0.0, 0, False
@@ -63,9 +66,11 @@ def update(state: TrainingState, pool: Pool, schedules: Schedules) -> UpdateStat
             mean, scale = _advantage_moments(memory, order, minibatch, settings)
             task = Gradient(0, state.counters.iteration, epoch, minibatch, mean, scale, schedules.clip_range)
             timeline.enter("gradients")
-            spans += pool.run(task._replace(lane=lane) for lane in range(shape.num_lanes))
+            spans += pool.run(task._replace(lane=lane) for lane in cluster.lanes)
             timeline.enter("reduce")
-            spans += pool.run(_reduce_tasks(memory, pool.num_workers))
+            spans += pool.run(_reduce_tasks(memory, cluster.reduced_lanes, pool.num_workers))
+            timeline.enter("exchange")
+            cluster.sum_gradients(memory)
             timeline.enter("optimizer")
             totals = ppo.tree_sum(list(memory.tensor("lane_statistics"))).numpy()
             if (
@@ -82,7 +87,7 @@ def update(state: TrainingState, pool: Pool, schedules: Schedules) -> UpdateStat
     timeline.enter("statistics")
     columns = _columns(state, sums, grad_norm, steps, stopped, schedules)
     if settings.training.normalize_observations:
-        _learn_observations(state)
+        _learn_observations(state, cluster)
     timeline.leave()
     return UpdateStatistics(columns, timeline.take(), spans)
 
@@ -124,10 +129,13 @@ def _advantage_moments(
     return float(values.mean()), float(1 / (values.std() + 1e-8))
 
 
-def _reduce_tasks(memory: Memory, num_workers: int) -> list[Reduce]:
-    blocks = len(memory.gradient_squares)
-    parts = max(1, min(num_workers, blocks, memory.lane_gradient.size // REDUCE_ELEMENTS))
-    return [Reduce(index * blocks // parts, (index + 1) * blocks // parts) for index in range(parts)]
+def _reduce_tasks(memory: Memory, lanes: range, num_workers: int) -> list[Reduce]:
+    blocks, additions = len(memory.gradient_squares), len(lanes) * memory.gradient.size
+    parts = max(1, min(num_workers, blocks, additions // REDUCE_ELEMENTS)) if lanes else 0
+    return [
+        Reduce(index * blocks // parts, (index + 1) * blocks // parts, lanes.start, lanes.stop)
+        for index in range(parts)
+    ]
 
 
 def _apply(
@@ -175,13 +183,18 @@ def adam_step(
         parameters[span].addcdiv_(first, denominator, value=-rate)
 
 
-def _learn_observations(state: TrainingState) -> None:
+def _learn_observations(state: TrainingState, cluster: Cluster) -> None:
     """Slice by slice, in order: the same whoever collected them."""
-    shape, observation = state.settings.shape, state.memory.observation[:-1]
-    for index in range(shape.num_slices):
+    shape, memory = state.settings.shape, state.memory
+    observation = memory.spec.vectors(memory.observation[:-1])
+    found = []
+    for index in cluster.slices:
         columns = slice(index * shape.slice_envs, (index + 1) * shape.slice_envs)
-        rows = observation[:, columns].reshape(-1, observation.shape[-1])
-        state.observations = state.observations.merged(Moments.of(rows))
+        moments = Moments.of(observation[:, columns].reshape(-1, observation.shape[-1]))
+        found.append(np.stack([moments.mean, moments.squares]))
+    for mean, squares in cluster.gather_slices(np.stack(found)):
+        num_samples = float(shape.num_steps * shape.slice_envs)
+        state.observations = state.observations.merged(Moments(num_samples, mean, squares))
     state.publish_observation_scale()
 
 

@@ -174,19 +174,16 @@ def _spec(values: Any) -> EnvSpec:
 def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:
     """Puts the arrays where a policy for `spec` reads them; the first misfit is one line."""
     file, arrays = weights.path, weights.arrays
-    if (spec.observation_shape, spec.observation_dtype) != (
-        weights.spec.observation_shape,
-        weights.spec.observation_dtype,
-    ) or spec.action[:2] != weights.spec.action[:2]:
+    if _interface(spec) != _interface(weights.spec):
         raise InputError(
             f"{file}: its policy reads {_words(weights.spec)}, {settings.env.id} has {_words(spec)}; give an --env that fits"
         )
     with torch.device("meta"):  # the size of the network is known before memory is spent on it
-        policy = Policy(settings, spec)
+        policy = Policy(settings.changed("training", kernels="torch"), spec)
     expected = {name: tuple(parameter.shape) for name, parameter in policy.named_parameters()}
     normaliser = {}
     if settings.training.normalize_observations:
-        shapes = {"count": (), "mean": spec.observation_shape, "squares": spec.observation_shape}
+        shapes = {"count": (), "mean": spec.vector_shape, "squares": spec.vector_shape}
         normaliser = {f"observations.{key}": shapes[key] for key in NORMALISER}
     _compare(file, arrays, expected, np.float32)
     _compare(file, arrays, normaliser, np.float64)
@@ -198,6 +195,11 @@ def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:
         view.copy_(torch.from_numpy(arrays[name]))
     mean, scale = _normaliser(arrays, spec) if normaliser else (np.float32(0), np.float32(1))
     return Filled(flat.numpy(), np.asarray(mean), np.asarray(scale), sha256(policy, flat))
+
+
+def _interface(spec: EnvSpec) -> tuple:
+    """What a network sees of its environment."""
+    return spec.observation_shape, spec.observation_dtype, spec.parts, spec.action.kind, spec.action.sizes
 
 
 def _words(spec: EnvSpec) -> str:
@@ -225,6 +227,6 @@ def _normaliser(arrays: dict[str, np.ndarray], spec: EnvSpec) -> tuple[np.ndarra
     """As the run would publish it (see TrainingState.publish_observation_scale), frozen."""
     count, mean, squares = (arrays[f"observations.{key}"] for key in NORMALISER)
     if not count > 0:
-        return np.zeros(spec.observation_shape, np.float32), np.ones(spec.observation_shape, np.float32)
+        return np.zeros(spec.vector_shape, np.float32), np.ones(spec.vector_shape, np.float32)
     variance = squares / max(float(count), 1.0)
     return mean.astype(np.float32), (1 / np.sqrt(np.maximum(variance, 0) + EPSILON)).astype(np.float32)

@@ -18,7 +18,9 @@ from parallel_ppo.exits import NumbersError
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.policy import Policy, bind, views
+from parallel_ppo.policies.twin import Twin
 from parallel_ppo.shared import BLOCK, Memory
+from parallel_ppo.slopes import Batch, Weights
 
 
 class Open(NamedTuple):
@@ -47,6 +49,8 @@ class Gradient(NamedTuple):
 class Reduce(NamedTuple):
     first_block: int
     end_block: int
+    first_lane: int
+    end_lane: int
 
 
 class Evaluate(NamedTuple):
@@ -67,6 +71,8 @@ class Worker:
         self.policy = Policy(settings, spec)
         bind(self.policy, memory.tensor("parameters"))
         self.parameters = list(self.policy.parameters())
+        self.twin = Twin(self.policy, memory.tensor("parameters")) if self.policy.value_trunk else None
+        self.network: Policy | Twin = self.twin or self.policy
         self.slices: dict[int, SliceEnv] = {}
         self.lane_views: dict[int, list[torch.Tensor]] = {}
         self.order_cache: dict[tuple[int, int, int], np.ndarray] = {}
@@ -153,16 +159,14 @@ class Worker:
         memory.observation[0, columns] = memory.carry_observation[slot, columns]
         memory.episode_start[0, columns] = memory.carry_start[slot, columns]
         for t in range(shape.num_steps):
-            output = self.policy(self.prepare(torch.from_numpy(memory.observation[t, columns])))
-            action = heads.sample(self.spec.action, output.action, output.log_std, noise[t])
-            memory.action[t, columns] = action.numpy()
-            memory.log_prob[t, columns] = heads.evaluate(
-                self.spec.action, output.action, output.log_std, action
-            ).log_prob.numpy()
+            output = self.network(self.prepare(torch.from_numpy(memory.observation[t, columns])))
+            action, log_prob = heads.act(self.spec.action, output.action, output.log_std, noise[t])
+            memory.action[t, columns] = action
+            memory.log_prob[t, columns] = log_prob
             memory.value[t, columns] = output.value.numpy()
             self.step(env, t, columns, memory.action[t, columns])
         last = torch.from_numpy(memory.observation[shape.num_steps, columns])
-        memory.value[shape.num_steps, columns] = self.policy(self.prepare(last)).value.numpy()
+        memory.value[shape.num_steps, columns] = self.network(self.prepare(last)).value.numpy()
         self.check_outputs(columns)
         self.publish(
             task.slice_index,
@@ -190,7 +194,7 @@ class Worker:
         memory.final_value[t, columns] = 0
         if result.final_observation is not None:
             assert result.truncated is not None
-            value = self.policy(self.prepare(torch.from_numpy(result.final_observation))).value.numpy()
+            value = self.network(self.prepare(torch.from_numpy(result.final_observation))).value.numpy()
             memory.truncated[t, columns] = result.truncated
             memory.final_value[t, columns] = np.where(result.truncated, value, 0)
 
@@ -227,22 +231,38 @@ class Worker:
         return torch.from_numpy(self.order_cache[key][first : first + shape.lane_sizes[part]])
 
     def gradient(self, task: Gradient) -> None:
-        training, index = self.settings.training, self.lane_rows(task)
+        index = self.lane_rows(task)
         batch = {name: rows.index_select(0, index) for name, rows in self.rows.items()}
-        output = self.policy(self.prepare(batch["observation"]))
+        batch["advantage"].sub_(task.advantage_mean).mul_(task.advantage_scale)
+        observation = self.prepare(batch.pop("observation"))
+        training = self.settings.training
+        weights = Weights(
+            self.shape.batch_size, task.clip_range, task.clip_range if training.clip_value_loss else None,
+            training.entropy_coef, training.value_coef,
+        )  # fmt: skip
+        if self.twin is not None:
+            arrays = Batch(**{name: rows.numpy() for name, rows in batch.items()})
+            into = self.memory.tensor("lane_gradient")[task.lane]
+            self.memory.lane_statistics[task.lane] = self.twin.differentiate(
+                observation, arrays, weights, into
+            )
+        else:
+            self.memory.lane_statistics[task.lane] = self.autograd(task.lane, observation, batch, weights)
+
+    def autograd(
+        self, lane: int, observation: torch.Tensor, batch: dict[str, torch.Tensor], weights: Weights
+    ) -> list[float]:
+        output = self.policy(observation)
         evaluated = heads.evaluate(self.spec.action, output.action, output.log_std, batch["action"])
         sums = ppo.loss_sums(
             log_prob=evaluated.log_prob, entropy=evaluated.entropy, value=output.value,
-            old_log_prob=batch["log_prob"], old_value=batch["value"],
-            advantage=(batch["advantage"] - task.advantage_mean) * task.advantage_scale, target_return=batch["target_return"],
-            batch_size=self.shape.batch_size, clip_range=task.clip_range,
-            value_clip=task.clip_range if training.clip_value_loss else None,
-            entropy_coef=training.entropy_coef, value_coef=training.value_coef,
+            old_log_prob=batch["log_prob"], old_value=batch["value"], advantage=batch["advantage"],
+            target_return=batch["target_return"], **weights._asdict(),
         )  # fmt: skip
         gradients = torch.autograd.grad(sums.total, self.parameters)
-        for view, gradient in zip(self.gradient_views(task.lane), gradients, strict=True):
+        for view, gradient in zip(self.gradient_views(lane), gradients, strict=True):
             view.copy_(gradient)
-        self.memory.lane_statistics[task.lane] = [float(value.detach()) for value in sums]
+        return [float(value.detach()) for value in sums]
 
     def gradient_views(self, lane: int) -> list[torch.Tensor]:
         if lane not in self.lane_views:
@@ -254,7 +274,8 @@ class Worker:
 
     def reduce(self, task: Reduce) -> None:
         """Sums the lanes' gradients of some blocks of parameters, and their squares in float64."""
-        lanes, gradient = self.memory.tensor("lane_gradient"), self.memory.tensor("gradient")
+        lanes = self.memory.tensor("lane_gradient")[task.first_lane : task.end_lane]
+        gradient = self.memory.tensor("gradient")
         for block in range(task.first_block, task.end_block):
             span = slice(block * BLOCK, (block + 1) * BLOCK)
             total = ppo.tree_sum(list(lanes[:, span]))

@@ -13,7 +13,7 @@ import torch
 from parallel_ppo import faults
 from parallel_ppo.config import Settings
 from parallel_ppo.envs.contract import EnvSpec
-from parallel_ppo.exits import NumbersError
+from parallel_ppo.exits import NumbersError, RunError
 from parallel_ppo.policies.policy import Policy, num_flat
 from parallel_ppo.shared import Memory
 from parallel_ppo.worker import Collect, Open, Task, Worker
@@ -91,6 +91,8 @@ def serve(
     except NumbersError as error:
         when = f", iteration {task.iteration}" if isinstance(task, (Open, Collect)) else ""
         _tell(channel, Failed(task, True, f"worker {index}{when}: {error}"))
+    except RunError as error:
+        _tell(channel, Failed(task, False, str(error)))
     except BaseException:
         _tell(channel, Failed(task, False, traceback.format_exc()[-MAX_TRACEBACK:]))
 

@@ -1,6 +1,9 @@
 """Our kernels against the plain torch formulation, and against themselves in other processes and with other instruction sets."""
 
+import ctypes
+import functools
 import hashlib
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -18,6 +21,15 @@ from parallel_ppo.kernels.native import NativeImpala, available
 
 USABLE = [variant for variant in building.VARIANTS if available(variant)[0]]
 needs_kernels = pytest.mark.skipif(not USABLE, reason=f"no kernels here: {available()[1]}")
+
+
+@pytest.fixture(autouse=True)
+def one_thread():  # type: ignore[no-untyped-def]
+    """As in a worker; and threads that wait for each other crawl on a busy machine."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def plain_trunk(observation: torch.Tensor, parameters: list[torch.Tensor]) -> torch.Tensor:
@@ -65,6 +77,11 @@ def plain_result(
     return [features.detach(), *torch.autograd.grad(features, exact, gradient.double())]
 
 
+@functools.cache
+def plain_result_of_case(num_samples: int, channels: int) -> list[torch.Tensor]:
+    return plain_result(*make_case(num_samples, channels))
+
+
 def native_result(
     observation: torch.Tensor,
     parameters: list[torch.Tensor],
@@ -83,14 +100,12 @@ def relative_error(value: torch.Tensor, truth: torch.Tensor) -> float:
 
 @needs_kernels
 @pytest.mark.parametrize("variant", USABLE)
-@pytest.mark.parametrize(
-    ("num_samples", "channels"), [(1, 3), (7, 3), (8, 1), (13, 3), (3, 4), (2, 12), (64, 3), (70, 3)]
-)
+@pytest.mark.parametrize(("num_samples", "channels"), [(1, 3), (7, 3), (8, 1), (3, 4), (2, 12), (70, 3)])
 def test_features_and_gradients_equal_the_plain_formulation(
     variant: str, num_samples: int, channels: int
 ) -> None:
-    case = make_case(num_samples, channels)
-    results, truths = native_result(*case, variant=variant), plain_result(*case)
+    results = native_result(*make_case(num_samples, channels), variant=variant)
+    truths = plain_result_of_case(num_samples, channels)
     assert len(results) == len(truths) == 33
     for place, (result, truth) in enumerate(zip(results, truths, strict=True)):
         assert relative_error(result, truth) < 3e-5, place
@@ -98,7 +113,7 @@ def test_features_and_gradients_equal_the_plain_formulation(
 
 @needs_kernels
 def test_the_error_is_of_the_size_of_torch_own() -> None:
-    observation, parameters, gradient = make_case(32, 3)
+    observation, parameters, gradient = make_case(16, 3)
     leaves = [parameter.clone().requires_grad_() for parameter in parameters]
     features = plain_trunk(observation, leaves)
     theirs = [features.detach(), *torch.autograd.grad(features, leaves, gradient)]
@@ -125,7 +140,7 @@ def test_flat_images_choose_the_first_of_equal_pixels() -> None:
 
 @needs_kernels
 @pytest.mark.skipif(len(USABLE) < 2, reason="one instruction set only")
-@pytest.mark.parametrize("num_samples", [1, 8, 20, 64])
+@pytest.mark.parametrize("num_samples", [1, 20])
 def test_instruction_sets_give_the_same_bits(num_samples: int) -> None:
     case = make_case(num_samples, 3)
     for first, second in zip(
@@ -147,7 +162,7 @@ def test_same_bits_on_every_call_and_after_other_sizes() -> None:
         return [features.detach(), *[leaf.grad for leaf in leaves if leaf.grad is not None]]
 
     first = run(9)
-    for other in (1, 64, 5):
+    for other in (1, 40, 5):
         run(other)
         assert all(torch.equal(a, b) for a, b in zip(first, run(9), strict=True))
 
@@ -227,19 +242,17 @@ def test_same_bits_in_every_process() -> None:
 
 @needs_kernels
 @pytest.mark.multiprocess
-def test_several_processes_build_at_once(tmp_path: Path) -> None:
-    environment = os.environ | {
-        "PARALLEL_PPO_KERNEL_CACHE": str(tmp_path),
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-    }
-    command = [sys.executable, "-m", "parallel_ppo.kernels.build", "--variant", USABLE[0]]
-    builders = [
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)
-    ]
-    outputs = {builder.communicate()[0] for builder in builders}
-    assert all(builder.returncode == 0 for builder in builders)
-    assert len(outputs) == 1
-    assert [path.suffix for path in tmp_path.iterdir()] == [".so"]
+def test_several_processes_build_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = tmp_path / "source" / "tiny.c"
+    source.parent.mkdir()
+    source.write_text("int answer(void) { return 42; }\n")
+    monkeypatch.setattr(building, "SOURCE", source)
+    monkeypatch.setenv("PARALLEL_PPO_KERNEL_CACHE", str(tmp_path / "cache"))
+    with multiprocessing.get_context("fork").Pool(6) as pool:
+        built = set(pool.map(building.build, ["avx2"] * 6, chunksize=1))
+    assert set((tmp_path / "cache").iterdir()) == built
+    assert len(built) == 1
+    assert ctypes.CDLL(str(built.pop())).answer() == 42
 
 
 @pytest.fixture

@@ -30,14 +30,14 @@ def made_up_iteration() -> Iteration:
         Span(1, Collect(1, 0), 100.0, 108.0),
         Span(0, GRADIENT, 111.0, 119.0),
         Span(1, GRADIENT._replace(lane=1), 111.0, 116.0),
-        Span(0, Reduce(0, 4), 119.0, 120.0),
+        Span(0, Reduce(0, 4, 0, 2), 119.0, 120.0),
     ]
     phases = [
         Phase("advantages", 110.0, 111.0),
         Phase("gradients", 111.0, 119.0),
         Phase("reduce", 119.0, 120.0),
     ]
-    return Iteration([], {}, 100.0, 110.0, 120.0, phases, spans)
+    return Iteration([], {}, {}, 100.0, 110.0, 120.0, phases, spans, [])
 
 
 def test_a_timeline_has_no_gaps(monkeypatch: pytest.MonkeyPatch) -> None:

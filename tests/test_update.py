@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from parallel_ppo import ppo
+from parallel_ppo.cluster import NoCluster
 from parallel_ppo.config import Settings
 from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import NumbersError
@@ -29,7 +30,7 @@ def collected(settings: Settings) -> tuple[TrainingState, InlinePool, Policy]:
     state = TrainingState(settings, memory)
     bind(policy, state.parameters)
     initialise(policy, state.parameters, settings.training.seed)
-    pool = InlinePool(Worker(settings, spec, memory), 0)
+    pool = InlinePool(Worker(settings, spec, memory), range(settings.shape.num_slices), 0)
     pool.run(Collect(index, 0) for index in range(settings.shape.num_slices))
     return state, pool, policy
 
@@ -106,7 +107,7 @@ def test_update_equals_the_plain_formulation(env: str, kind: str) -> None:
     expected = plain_update(state, policy, settings, 1e-4)
     state.rewards.running, state.rewards.moments = before
     start = {name: view.clone() for name, view in views(policy, state.parameters).items()}
-    statistics = update(state, pool, Schedules(1e-4, 0.2))
+    statistics = update(state, pool, NoCluster(settings.shape), Schedules(1e-4, 0.2))
     assert statistics.columns["minibatches"] == 8
     for name, view in views(policy, state.parameters).items():
         moved = float((view - start[name]).abs().max())
@@ -117,7 +118,7 @@ def test_update_equals_the_plain_formulation(env: str, kind: str) -> None:
 def test_target_kl_stops_before_the_step() -> None:
     settings = small_settings(training__target_kl=1e-9, training__learning_rate=1e-2)
     state, pool, _ = collected(settings)
-    columns = update(state, pool, Schedules(1e-2, 0.2)).columns
+    columns = update(state, pool, NoCluster(settings.shape), Schedules(1e-2, 0.2)).columns
     assert columns["kl_stopped"] == 1
     assert columns["minibatches"] < settings.shape.num_epochs * settings.shape.num_minibatches
     assert state.counters.adam_steps == columns["minibatches"]
@@ -130,7 +131,7 @@ def test_a_gradient_that_is_not_finite_is_never_applied() -> None:
     before = state.parameters.clone()
     with pytest.raises(NumbersError, match="slice 1"):
         for _ in range(settings.shape.num_minibatches):
-            update(state, pool, Schedules(1e-3, 0.2))
+            update(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2))
     moved = int((state.parameters != before).sum())
     assert state.counters.adam_steps < settings.shape.num_minibatches
     assert torch.isfinite(state.parameters).all() and moved >= 0

@@ -6,6 +6,7 @@ from typing import Any
 os.environ.setdefault("RAY_DEDUP_LOGS", "0")
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 
+import stated
 import torch
 from networks import Impala, Nature
 from ray.rllib.algorithms.ppo import PPOConfig
@@ -14,19 +15,6 @@ from ray.rllib.core.rl_module.apis import ValueFunctionAPI
 from ray.rllib.core.rl_module.rl_module import RLModuleSpec
 from ray.rllib.core.rl_module.torch import TorchRLModule
 from ray.tune.registry import register_env
-from work import (
-    ADAM_EPSILON,
-    CLIP,
-    ENTROPY,
-    GAE_LAMBDA,
-    GAMMA,
-    GRADIENT_NORM,
-    LEARNING_RATE,
-    VALUE,
-    Clock,
-    make_single,
-    parse,
-)  # fmt: skip
 
 
 class ImageModule(TorchRLModule, ValueFunctionAPI):
@@ -52,9 +40,11 @@ class ImageModule(TorchRLModule, ValueFunctionAPI):
 
 
 def main() -> None:
-    work = parse("RLlib's PPO at the stated work.")
-    clock = Clock(work.num_envs * work.num_steps)
-    register_env("benchmark", lambda config: make_single(work.env, 1 + getattr(config, "vector_index", 0)))
+    work = stated.parse("RLlib's PPO at the stated work.")
+    clock = stated.Clock(work.num_envs * work.num_steps)
+    register_env(
+        "benchmark", lambda config: stated.make_single(work.env, 1 + getattr(config, "vector_index", 0))
+    )
     config = (
         PPOConfig()
         .environment("benchmark")
@@ -64,8 +54,8 @@ def main() -> None:
         )
         .learners(num_learners=0, num_gpus_per_learner=0)
         .training(
-            lr=LEARNING_RATE, gamma=GAMMA, lambda_=GAE_LAMBDA, clip_param=CLIP, vf_clip_param=10.0, entropy_coeff=ENTROPY,
-            vf_loss_coeff=VALUE, grad_clip=GRADIENT_NORM, grad_clip_by="global_norm", use_kl_loss=False,
+            lr=stated.LEARNING_RATE, gamma=stated.GAMMA, lambda_=stated.GAE_LAMBDA, clip_param=stated.CLIP, vf_clip_param=10.0, entropy_coeff=stated.ENTROPY,
+            vf_loss_coeff=stated.VALUE, grad_clip=stated.GRADIENT_NORM, grad_clip_by="global_norm", use_kl_loss=False,
             train_batch_size_per_learner=clock.steps, minibatch_size=work.batch_size, num_epochs=work.epochs,
         )
         .debugging(seed=1, log_level="ERROR")
@@ -78,7 +68,6 @@ def main() -> None:
         config.rl_module(
             rl_module_spec=RLModuleSpec(module_class=ImageModule, model_config={"network": work.policy})
         )
-    config.optimizer = {"eps": ADAM_EPSILON}
     algorithm = config.build_algo()
     torch.set_num_threads(work.cores)
     clock.start()

@@ -4,6 +4,7 @@ from typing import Any
 
 import gymnasium
 import numpy as np
+import stated
 import torch
 from networks import Impala, Nature
 from stable_baselines3 import PPO
@@ -11,19 +12,6 @@ from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.torch_layers import BaseFeaturesExtractor
 from stable_baselines3.common.vec_env import VecEnv
-from work import (
-    ADAM_EPSILON,
-    CLIP,
-    ENTROPY,
-    GAE_LAMBDA,
-    GAMMA,
-    GRADIENT_NORM,
-    LEARNING_RATE,
-    VALUE,
-    Clock,
-    native_procgen,
-    parse,
-)  # fmt: skip
 
 
 class Extractor(BaseFeaturesExtractor):
@@ -40,7 +28,7 @@ class ProcgenVec(VecEnv):
     """Procgen's native batch, as it is."""
 
     def __init__(self, game: str, num: int) -> None:
-        self.native = native_procgen(game, num, 1)
+        self.native = stated.native_procgen(game, num, 1)
         super().__init__(
             num, gymnasium.spaces.Box(0, 255, (64, 64, 3), np.uint8), gymnasium.spaces.Discrete(15)
         )
@@ -74,7 +62,7 @@ class ProcgenVec(VecEnv):
 class Ticker(BaseCallback):
     """A rollout's start ends the iteration before it."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: stated.Clock) -> None:
         super().__init__()
         self.clock = clock
 
@@ -89,9 +77,9 @@ class Ticker(BaseCallback):
 
 
 def main() -> None:
-    work = parse("Stable-Baselines3's PPO at the stated work.")
-    clock = Clock(work.num_envs * work.num_steps)
-    policy_options: dict[str, Any] = {"optimizer_kwargs": {"eps": ADAM_EPSILON}}
+    work = stated.parse("Stable-Baselines3's PPO at the stated work.")
+    clock = stated.Clock(work.num_envs * work.num_steps)
+    policy_options: dict[str, Any] = {"optimizer_kwargs": {"eps": stated.ADAM_EPSILON}}
     if work.policy == "mlp":
         env, policy = make_vec_env(work.env, work.num_envs), "MlpPolicy"
     else:
@@ -100,9 +88,9 @@ def main() -> None:
             options = {"network": work.policy, "channels_last": work.variant == "channels_last"}
             policy_options |= {"features_extractor_class": Extractor, "features_extractor_kwargs": options}
     model = PPO(
-        policy, env, learning_rate=LEARNING_RATE, n_steps=work.num_steps, batch_size=work.batch_size,
-        n_epochs=work.epochs, gamma=GAMMA, gae_lambda=GAE_LAMBDA, clip_range=CLIP, clip_range_vf=CLIP, ent_coef=ENTROPY,
-        vf_coef=VALUE, max_grad_norm=GRADIENT_NORM, policy_kwargs=policy_options, device="cpu", seed=1,
+        policy, env, learning_rate=stated.LEARNING_RATE, n_steps=work.num_steps, batch_size=work.batch_size,
+        n_epochs=work.epochs, gamma=stated.GAMMA, gae_lambda=stated.GAE_LAMBDA, clip_range=stated.CLIP, clip_range_vf=stated.CLIP, ent_coef=stated.ENTROPY,
+        vf_coef=stated.VALUE, max_grad_norm=stated.GRADIENT_NORM, policy_kwargs=policy_options, device="cpu", seed=1,
     )  # fmt: skip
     model.learn(work.iterations * clock.steps, callback=Ticker(clock))
 

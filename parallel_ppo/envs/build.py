@@ -1,6 +1,6 @@
 """From settings to environments: the one place that tells Procgen from Gymnasium."""
 
-from parallel_ppo.config import Settings
+from parallel_ppo.config import EnvSettings, Settings
 from parallel_ppo.envs import names
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv
 
@@ -13,6 +13,13 @@ def probe(settings: Settings) -> EnvSpec:
     from parallel_ppo.envs import gymnasium
 
     return gymnasium.probe(settings.env)
+
+
+def step_seconds(settings: EnvSettings) -> float:
+    """How long one step of a Gymnasium environment takes here, roughly."""
+    from parallel_ppo.envs import gymnasium
+
+    return gymnasium.step_seconds(settings)
 
 
 def warm_up(settings: Settings) -> None:

@@ -5,6 +5,7 @@ A slice is a fixed group of environments that is always stepped as one batch. Th
 observation it would have continued from.
 """
 
+import math
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -19,18 +20,53 @@ class ActionSpec(NamedTuple):
     high: tuple[float, ...] = ()
 
 
+class Part(NamedTuple):
+    """One part of an observation that mixes vectors and images: where its bytes lie in a row of the slab."""
+
+    is_image: bool
+    shape: tuple[int, ...]
+    offset: int
+
+    @property
+    def end(self) -> int:
+        return self.offset + math.prod(self.shape) * (1 if self.is_image else 4)
+
+
 class EnvSpec(NamedTuple):
-    """Shapes and types that decide the network and the slab; plain data, the same in every process."""
+    """Shapes and types that decide the network and the slab; plain data, the same in every process.
+
+    An observation is one image, one vector, or (with `parts`) a row of bytes that holds at most one vector, first, and images.
+    """
 
     observation_shape: tuple[int, ...]
     observation_dtype: str
     action: ActionSpec
     restorable: bool
     state_bytes: int  # capacity reserved for one environment's saved state
+    parts: tuple[Part, ...] = ()
 
     @property
     def is_image(self) -> bool:
         return len(self.observation_shape) == 3
+
+    @property
+    def image_shapes(self) -> list[tuple[int, ...]]:
+        if self.parts:
+            return [part.shape for part in self.parts if part.is_image]
+        return [self.observation_shape] if self.is_image else []
+
+    @property
+    def vector_shape(self) -> tuple[int, ...]:
+        """Of the numbers that can be normalised; () where there are only images."""
+        if self.parts:
+            return () if self.parts[0].is_image else self.parts[0].shape
+        return () if self.is_image else self.observation_shape
+
+    def vectors(self, rows: np.ndarray) -> np.ndarray:
+        """The vector in each row of the slab, [..., N]."""
+        if not self.parts:
+            return rows
+        return rows[..., : self.parts[0].end].view(np.float32)
 
     def as_json(self) -> list[Any]:
         return [
@@ -39,17 +75,20 @@ class EnvSpec(NamedTuple):
             list(self.action),
             self.restorable,
             self.state_bytes,
+            [list(part) for part in self.parts],
         ]
 
     @classmethod
     def from_json(cls, values: list[Any]) -> "EnvSpec":
-        shape, dtype, (kind, sizes, low, high), restorable, state_bytes = values
+        shape, dtype, (kind, sizes, low, high), restorable, state_bytes, *more = values
+        parts = more[0] if more else []  # weights from before observations had parts
         return cls(
             tuple(shape),
             dtype,
             ActionSpec(kind, tuple(sizes), tuple(low), tuple(high)),
             restorable,
             state_bytes,
+            tuple(Part(is_image, tuple(size), offset) for is_image, size, offset in parts),
         )
 
 

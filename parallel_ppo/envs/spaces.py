@@ -1,4 +1,8 @@
-"""Gymnasium spaces -> what the network and the slab understand."""
+"""Gymnasium spaces -> what the network and the slab understand.
+
+An observation becomes a row of the slab: one image, one vector, or, for a Dict or Tuple with images in it, a row of bytes with
+one vector (everything that is not an image) and the images behind it.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -6,76 +10,176 @@ from typing import Any, NamedTuple
 import numpy as np
 from gymnasium import spaces
 
-from parallel_ppo.envs.contract import ActionSpec
+from parallel_ppo.envs.contract import ActionSpec, Part
 from parallel_ppo.exits import InputError
 
 MAX_CHANNELS = 16
+PART_ALIGNMENT = 64  # bytes
+VECTOR_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+
+class Misfit(Exception):
+    """An observation is not what its space says; the text is the end of a sentence that begins with who returned it."""
+
+
+class Leaf(NamedTuple):
+    """One simple space inside an observation, and the keys that lead to it."""
+
+    space: spaces.Space
+    path: tuple[Any, ...]
+
+    @property
+    def name(self) -> str:
+        return "observation" + "".join(f"[{key!r}]" for key in self.path)
+
+    def find(self, observation: Any) -> Any:
+        for depth, key in enumerate(self.path):
+            try:
+                observation = observation[key]
+            except (KeyError, IndexError, TypeError):
+                holder = "observation" + "".join(f"[{key!r}]" for key in self.path[:depth])
+                raise Misfit(f"an {holder} without {key!r}, which its observation_space has") from None
+        return observation
+
+    def checked(self, observation: Any) -> np.ndarray:
+        """The leaf's value as an array of the space's shape; a type that would lose what it holds is refused."""
+        array = np.asarray(self.find(observation))
+        if array.shape != self.space.shape:
+            raise Misfit(
+                f"an {self.name} of shape {array.shape}; its observation_space says {self.space.shape}"
+            )
+        wanted = np.float32 if not is_image(self.space) else np.uint8
+        if array.dtype != self.space.dtype and not np.can_cast(array.dtype, wanted, "same_kind"):
+            raise Misfit(
+                f"an {self.name} of type {array.dtype}; its observation_space says {self.space.dtype}"
+            )
+        return array
+
+    def vector(self, observation: Any) -> np.ndarray:
+        """Numbers as they are; choices as one-hot."""
+        if isinstance(self.space, (spaces.Box, spaces.MultiBinary)):
+            return self.checked(observation).reshape(-1)
+        value = self.find(observation)
+        if not self.space.contains(value):
+            raise Misfit(f"the {self.name} {value!r:.60}, which is not in its observation_space {self.space}")
+        return np.asarray(spaces.flatten(self.space, value))
 
 
 class Reader(NamedTuple):
-    """How an observation of the environment becomes a row of the slab."""
+    """How an observation of the environment becomes a row of the slab. `write` raises Misfit."""
 
     shape: tuple[int, ...]
     dtype: str
-    read: Callable[[Any], np.ndarray]
+    write: Callable[[Any, np.ndarray], None]
+    parts: tuple[Part, ...] = ()
+
+    def vector(self, rows: np.ndarray) -> np.ndarray:
+        """The numbers of a row (or rows) that can be NaN; none for images."""
+        if self.dtype == "float32":
+            return rows
+        end = self.parts[0].end if self.parts and not self.parts[0].is_image else 0
+        return rows.reshape(*rows.shape[: rows.ndim - len(self.shape)], -1)[..., :end].view(np.float32)
 
 
 def observation_reader(space: spaces.Space, env_id: str) -> Reader:
-    if isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3, 4):
-        return _image_reader(space.shape, env_id)
-    if isinstance(space, (spaces.Dict, spaces.Tuple)) and any(_is_image(part) for part in _leaves(space)):
+    leaves = list(_leaves(space, ()))
+    unknown = [leaf for leaf in leaves if not isinstance(leaf.space, VECTOR_SPACES)]
+    if unknown or not leaves:
+        what = f"{unknown[0].name} in " if unknown and unknown[0].path else "the observation space "
         raise InputError(
-            f"env.id: {env_id} mixes images with other observations ({space}); use a wrapper (env.wrappers) that returns one image or one vector"
+            f"env.id: {env_id} has {what}{unknown[0].space if unknown else space}; "
+            "expected a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them"
         )
-    if not all(
-        isinstance(part, (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary))
-        for part in _leaves(space)
-    ):
-        raise InputError(
-            f"env.id: {env_id} has the observation space {space}; expected a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them"
-        )
-    if isinstance(space, spaces.Box):
-        return Reader(
-            (int(np.prod(space.shape)),), "float32", lambda value: np.asarray(value, np.float32).reshape(-1)
-        )
-    return Reader(
-        (spaces.flatdim(space),),
-        "float32",
-        lambda value: np.asarray(spaces.flatten(space, value), np.float32),
-    )
+    images = [leaf for leaf in leaves if is_image(leaf.space)]
+    vectors = [leaf for leaf in leaves if not is_image(leaf.space)]
+    if not images:
+        return _vector_reader(vectors)
+    if len(leaves) == 1:
+        return _image_reader(images[0], env_id)
+    return _mixed_reader(vectors, images, env_id)
 
 
-def _leaves(space: spaces.Space) -> list[spaces.Space]:
+def _leaves(space: spaces.Space, path: tuple[Any, ...]) -> list[Leaf]:
     if isinstance(space, spaces.Dict):
-        return [leaf for part in space.values() for leaf in _leaves(part)]
+        return [leaf for key, part in space.items() for leaf in _leaves(part, (*path, key))]
     if isinstance(space, spaces.Tuple):
-        return [leaf for part in space for leaf in _leaves(part)]
-    return [space]
+        return [leaf for key, part in enumerate(space) for leaf in _leaves(part, (*path, key))]
+    return [Leaf(space, path)]
 
 
-def _is_image(space: spaces.Space) -> bool:
-    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) >= 2
+def is_image(space: spaces.Space) -> bool:
+    return isinstance(space, spaces.Box) and space.dtype == np.uint8 and len(space.shape) in (2, 3, 4)
 
 
-def _image_reader(shape: tuple[int, ...], env_id: str) -> Reader:
+def _vector_reader(leaves: list[Leaf]) -> Reader:
+    sizes = [spaces.flatdim(leaf.space) for leaf in leaves]
+    if len(leaves) == 1 and isinstance(leaves[0].space, spaces.Box) and len(leaves[0].space.shape) == 1:
+        return _plain_reader(leaves[0])
+    ends = np.cumsum(sizes).tolist()
+
+    def write(observation: Any, row: np.ndarray) -> None:
+        for leaf, size, end in zip(leaves, sizes, ends, strict=True):
+            row[end - size : end] = leaf.vector(observation)
+
+    return Reader((ends[-1],), "float32", write)
+
+
+def _plain_reader(leaf: Leaf) -> Reader:
+    """One flat Box, the usual case: an array that is right already is copied without further questions."""
+    shape, dtype = leaf.space.shape, leaf.space.dtype
+    assert shape is not None
+
+    def write(observation: Any, row: np.ndarray) -> None:
+        if type(observation) is np.ndarray and observation.shape == shape and observation.dtype == dtype:
+            row[:] = observation
+        else:
+            row[:] = leaf.checked(observation)
+
+    return Reader(shape, "float32", write)
+
+
+def _image_reader(leaf: Leaf, env_id: str) -> Reader:
     """Height, width, channels; stacked frames become channels."""
+    shape = leaf.space.shape
+    assert shape is not None
+    arranged: tuple[int, ...]
+    arrange: Callable[[np.ndarray], np.ndarray]
     if len(shape) == 2:
-        return Reader((*shape, 1), "uint8", lambda value: np.asarray(value, np.uint8)[..., None])
-    if len(shape) == 4:
+        arranged, arrange = (*shape, 1), lambda image: image[..., None]
+    elif len(shape) == 4:
         stack, height, width, channels = shape
-        return Reader((height, width, stack * channels), "uint8",
-                      lambda value: np.moveaxis(np.asarray(value, np.uint8), 0, 2).reshape(height, width, -1))  # fmt: skip
-    if shape[2] <= MAX_CHANNELS:
-        return Reader(shape, "uint8", lambda value: np.asarray(value, np.uint8))
-    if shape[0] <= MAX_CHANNELS:
-        return Reader(
-            (shape[1], shape[2], shape[0]),
-            "uint8",
-            lambda value: np.moveaxis(np.asarray(value, np.uint8), 0, 2),
+        arranged = (height, width, stack * channels)
+        arrange = lambda image: np.moveaxis(image, 0, 2).reshape(arranged)  # noqa: E731
+    elif shape[2] <= MAX_CHANNELS:
+        arranged, arrange = shape, lambda image: image
+    elif shape[0] <= MAX_CHANNELS:
+        arranged, arrange = (shape[1], shape[2], shape[0]), lambda image: np.moveaxis(image, 0, 2)
+    else:
+        raise InputError(
+            f"env.id: {env_id} has images of shape {shape} ({leaf.name}); expected height x width x channels with at most {MAX_CHANNELS} channels"
         )
-    raise InputError(
-        f"env.id: {env_id} has images of shape {shape}; expected height x width x channels with at most {MAX_CHANNELS} channels"
-    )
+
+    def write(observation: Any, row: np.ndarray) -> None:
+        row[...] = arrange(leaf.checked(observation))
+
+    return Reader(arranged, "uint8", write)
+
+
+def _mixed_reader(vectors: list[Leaf], images: list[Leaf], env_id: str) -> Reader:
+    readers = [_vector_reader(vectors)] if vectors else []
+    readers += [_image_reader(leaf, env_id) for leaf in images]
+    parts, offset = [], 0
+    for reader in readers:
+        part = Part(reader.dtype == "uint8", reader.shape, offset)
+        parts.append(part)
+        offset = -(-part.end // PART_ALIGNMENT) * PART_ALIGNMENT
+
+    def write(observation: Any, row: np.ndarray) -> None:
+        for reader, part in zip(readers, parts, strict=True):
+            place = row[part.offset : part.end]
+            reader.write(observation, place.view(reader.dtype).reshape(reader.shape))
+
+    return Reader((offset,), "uint8", write, tuple(parts))
 
 
 class ActionWriter(NamedTuple):
@@ -83,6 +187,10 @@ class ActionWriter(NamedTuple):
 
     spec: ActionSpec
     write: Callable[[np.ndarray], Any]
+
+    @property
+    def num_components(self) -> int:
+        return len(self.spec.sizes) if self.spec.kind == "categorical" else self.spec.sizes[0]
 
 
 def action_writer(space: spaces.Space, env_id: str) -> ActionWriter:
@@ -98,9 +206,22 @@ def action_writer(space: spaces.Space, env_id: str) -> ActionWriter:
     if isinstance(space, spaces.MultiBinary) and len(space.shape) == 1:
         return ActionWriter(ActionSpec("bernoulli", (int(space.shape[0]),)), lambda row: row.astype(np.int8))
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
-        low, high, shape = space.low.reshape(-1), space.high.reshape(-1), space.shape
-        spec = ActionSpec("gaussian", (low.size,), tuple(map(float, low)), tuple(map(float, high)))
-        return ActionWriter(spec, lambda row: np.clip(row, low, high).reshape(shape).astype(space.dtype))
+        return _box_writer(space)
     raise InputError(
         f"env.id: {env_id} has the action space {space}; expected Discrete, MultiDiscrete, MultiBinary or a Box of floats"
     )
+
+
+def _box_writer(space: spaces.Box) -> ActionWriter:
+    """-1 to 1 covers the bounds where both are finite; the environment sees the clipped action, the loss the one drawn."""
+    low, high, shape, dtype = space.low.reshape(-1), space.high.reshape(-1), space.shape, space.dtype
+    is_bounded = np.isfinite(low) & np.isfinite(high)
+    bottom, top = np.where(is_bounded, low, -1.0), np.where(is_bounded, high, 1.0)
+    half, middle = ((top - bottom) / 2).astype(np.float32), ((top + bottom) / 2).astype(np.float32)
+    spec = ActionSpec("gaussian", (low.size,), tuple(map(float, low)), tuple(map(float, high)))
+
+    def write(row: np.ndarray) -> np.ndarray:
+        scaled = row * half + middle
+        return np.minimum(np.maximum(scaled, low), high).reshape(shape).astype(dtype, copy=False)
+
+    return ActionWriter(spec, write)

@@ -11,12 +11,12 @@
 
 INLINE int padded(int samples) { return (samples + 15) / 16 * 16; }
 
-/* sum[R][V] over `terms` of a[r a_row + t a_term] b[t b_term + vector] */
-INLINE void lanes_product(int R, int V, int terms, const float *a, size_t a_row, size_t a_term, const float *b, size_t b_term, float *out,
-                          size_t out_row) {
+/* out[R][V] (+)= sum over `terms` of a[r a_row + t a_term] b[t b_term + vector]; `more` goes on with the sum that is there */
+INLINE void lanes_product(int R, int V, int more, int terms, const float *a, size_t a_row, size_t a_term, const float *b, size_t b_term,
+                          float *out, size_t out_row) {
     vec sum[8][8];
     UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int i = 0; i < V; i++) sum[r][i] = v_zero();
+        UNROLL for (int i = 0; i < V; i++) sum[r][i] = more ? v_load(out + r * out_row + i * VL) : v_zero();
     for (int t = 0; t < terms; t++) {
         vec x[8];
         UNROLL for (int i = 0; i < V; i++) x[i] = v_load(b + t * b_term + i * VL);
@@ -29,27 +29,36 @@ INLINE void lanes_product(int R, int V, int terms, const float *a, size_t a_row,
         UNROLL for (int i = 0; i < V; i++) v_store(out + r * out_row + i * VL, sum[r][i]);
 }
 
-/* out[rows][lanes] = a b with any multiple of 16 lanes; rows a multiple of 8 */
-INLINE void lanes_matrix(int rows, int lanes, int terms, const float *a, size_t a_row, size_t a_term, const float *b, size_t b_term,
+/* out[rows][lanes] (+)= a b with any multiple of 16 lanes; rows a multiple of 8 */
+INLINE void lanes_matrix(int rows, int lanes, int more, int terms, const float *a, size_t a_row, size_t a_term, const float *b, size_t b_term,
                          float *out, size_t out_row) {
+    enum { ROWS = VL == 16 ? 8 : 4 };
     int l = 0;
     for (; VL == 16 && l + 64 <= lanes; l += 64)
         for (int r = 0; r < rows; r += 4)
-            lanes_product(4, 4, terms, a + r * a_row, a_row, a_term, b + l, b_term, out + r * out_row + l, out_row);
+            lanes_product(4, 4, more, terms, a + r * a_row, a_row, a_term, b + l, b_term, out + r * out_row + l, out_row);
     for (; l < lanes; l += 16)
-        for (int r = 0; r < rows; r += 16 / (32 / VL))
-            lanes_product(16 / (32 / VL), 16 / VL, terms, a + r * a_row, a_row, a_term, b + l, b_term, out + r * out_row + l, out_row);
+        for (int r = 0; r < rows; r += ROWS)
+            lanes_product(ROWS, 16 / VL, more, terms, a + r * a_row, a_row, a_term, b + l, b_term, out + r * out_row + l, out_row);
 }
+
+/* out[column][row] = in[row][column], in blocks narrow enough for rows that share one cache set */
+static void transpose(const float *in, int rows, int columns, size_t in_row, float *out, size_t out_row) {
+    for (int r = 0; r < rows; r += 8)
+        for (int c = 0; c < columns; c += 8)
+            for (int i = c; i < c + 8 && i < columns; i++)
+                for (int j = r; j < r + 8 && j < rows; j++) out[i * out_row + j] = in[j * in_row + i];
+}
+
+enum { TERMS = 128, PANEL = 64 }; /* samples and inputs that stay in the first-level cache while all outputs pass */
 
 /* flat is [samples][2048]; x_transposed and z_transposed are scratch */
 static void linear_forward(const float *flat, int samples, const float *w, const float *bias, float *x_transposed, float *z_transposed,
                            float *features) {
     const int lanes = padded(samples);
-    for (int k = 0; k < FLAT; k++) {
-        float *to = x_transposed + (size_t)k * lanes;
-        for (int b = 0; b < lanes; b++) to[b] = b < samples ? flat[(size_t)b * FLAT + k] : 0;
-    }
-    lanes_matrix(FEATURES, lanes, FLAT, w, FLAT, 1, x_transposed, lanes, z_transposed, lanes);
+    if (lanes > samples) memset(x_transposed, 0, (size_t)FLAT * lanes * sizeof(float));
+    transpose(flat, samples, FLAT, FLAT, x_transposed, lanes);
+    lanes_matrix(FEATURES, lanes, 0, FLAT, w, FLAT, 1, x_transposed, lanes, z_transposed, lanes);
     for (int b = 0; b < samples; b++) {
         for (int n = 0; n < FEATURES; n++) {
             const float z = z_transposed[(size_t)n * lanes + b] + bias[n];
@@ -63,26 +72,30 @@ static void linear_backward(const float *flat, int samples, const float *w, cons
                             float *x_transposed, float *z_transposed, float *dw, float *db, float *dx) {
     const int lanes = padded(samples);
     float panel[FEATURES * 16] __attribute__((aligned(64)));
+    memset(z_transposed, 0, (size_t)FEATURES * lanes * sizeof(float));
     for (int n = 0; n < FEATURES; n++) {
         float sum = 0;
-        for (int b = 0; b < lanes; b++) {
+        for (int b = 0; b < samples; b++) {
             const size_t at = (size_t)b * FEATURES + n;
-            const float g = b < samples && features[at] > 0 ? dfeatures[at] : 0;
+            const float g = features[at] > 0 ? dfeatures[at] : 0;
             z_transposed[(size_t)n * lanes + b] = g;
             sum += g;
         }
         db[n] = sum;
     }
-    lanes_matrix(FEATURES, FLAT, samples, z_transposed, lanes, 1, flat, FLAT, dw, FLAT);
+    for (int k = 0; k < FLAT; k += PANEL) {
+        for (int b = 0; b < samples; b += TERMS) { /* rows 8 KB apart would share one cache set: copy them together */
+            const int terms = samples - b < TERMS ? samples - b : TERMS;
+            for (int t = 0; t < terms; t++) memcpy(x_transposed + t * PANEL, flat + (size_t)(b + t) * FLAT + k, PANEL * sizeof(float));
+            lanes_matrix(FEATURES, PANEL, b > 0, terms, z_transposed + b, lanes, 1, x_transposed, PANEL, dw + k, FLAT);
+        }
+    }
     for (int k = 0; k < FLAT; k += 16) {
         for (int n = 0; n < FEATURES; n++) memcpy(panel + n * 16, w + (size_t)n * FLAT + k, 16 * sizeof(float));
-        lanes_matrix(16, lanes, FEATURES, panel, 1, 16, z_transposed, lanes, x_transposed + (size_t)k * lanes, lanes);
+        lanes_matrix(16, lanes, 0, FEATURES, panel, 1, 16, z_transposed, lanes, x_transposed + (size_t)k * lanes, lanes);
     }
-    for (int b = 0; b < samples; b++)
-        for (int k = 0; k < FLAT; k++) {
-            const size_t at = (size_t)b * FLAT + k;
-            dx[at] = flat[at] > 0 ? x_transposed[(size_t)k * lanes + b] : 0;
-        }
+    transpose(x_transposed, FLAT, samples, lanes, dx, FLAT);
+    for (size_t i = 0; i < (size_t)samples * FLAT; i += VL) v_store(dx + i, v_where_positive(v_load(flat + i), v_load(dx + i)));
 }
 
 #endif

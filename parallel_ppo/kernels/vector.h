@@ -12,7 +12,11 @@
 #include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
+#ifdef __clang__
+#define UNROLL _Pragma("unroll")
+#else
 #define UNROLL _Pragma("GCC unroll 64")
+#endif
 
 #ifdef __AVX512F__
 

@@ -14,6 +14,8 @@ from torch.nn import functional
 
 from parallel_ppo.envs.contract import ActionSpec
 
+HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+
 
 class Evaluated(NamedTuple):
     log_prob: Tensor  # [B]
@@ -38,22 +40,39 @@ def draw_noise(spec: ActionSpec, generator: np.random.Generator, *shape: int) ->
     return torch.from_numpy(noise)
 
 
-def sample(spec: ActionSpec, outputs: Tensor, log_std: Tensor | None, noise: Tensor) -> Tensor:
-    """Inverse CDF for discrete actions, mean + std * noise for continuous ones."""
+def act(
+    spec: ActionSpec, outputs: Tensor, log_std: Tensor | None, noise: Tensor
+) -> tuple[np.ndarray, np.ndarray]:
+    """Actions [B, A] and their log-probabilities [B]. In NumPy: on a slice's few rows a call costs more than its arithmetic."""
+    rows, draws = outputs.numpy(), noise.numpy()
     if spec.kind == "categorical":
-        columns = [
-            _inverse_cdf(part, noise[:, index]) for index, part in enumerate(outputs.split(spec.sizes, 1))
-        ]
-        return torch.stack(columns, 1).float()
+        return _act_categorical(spec, rows, draws)
     if spec.kind == "bernoulli":
-        return (noise < torch.sigmoid(outputs)).float()
+        action = (2 * draws - 1 < np.tanh(0.5 * rows)).astype(np.float32)  # a sigmoid that cannot overflow
+        return action, -np.logaddexp(np.float32(0), (1 - 2 * action) * rows).sum(1)
     assert log_std is not None
-    return outputs + log_std.exp() * noise
+    scale = log_std.detach().numpy()
+    log_prob = (-0.5 * np.square(draws) - scale - np.float32(HALF_LOG_TAU)).sum(1)
+    return rows + np.exp(scale) * draws, log_prob
 
 
-def _inverse_cdf(logits: Tensor, uniform: Tensor) -> Tensor:
-    cumulative = functional.softmax(logits, 1).cumsum(1)
-    return (cumulative[:, :-1] <= uniform[:, None]).sum(1)
+def sample(spec: ActionSpec, outputs: Tensor, log_std: Tensor | None, noise: Tensor) -> Tensor:
+    return torch.from_numpy(act(spec, outputs, log_std, noise)[0])
+
+
+def _act_categorical(spec: ActionSpec, rows: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Inverse CDF, component by component."""
+    action, log_prob = np.empty_like(draws), np.zeros(len(rows), np.float32)
+    index, start = np.arange(len(rows)), 0
+    for component, size in enumerate(spec.sizes):
+        part = rows[:, start : start + size]
+        part = part - part.max(1, keepdims=True)
+        cumulative = np.exp(part).cumsum(1)
+        chosen = (cumulative[:, :-1] <= draws[:, component, None] * cumulative[:, -1:]).sum(1)
+        action[:, component] = chosen
+        log_prob += part[index, chosen] - np.log(cumulative[:, -1])
+        start += size
+    return action, log_prob
 
 
 def mode(spec: ActionSpec, outputs: Tensor) -> Tensor:
@@ -79,6 +98,6 @@ def evaluate(spec: ActionSpec, outputs: Tensor, log_std: Tensor | None, action: 
         return Evaluated(log_prob, -(probability * log_on + (1 - probability) * log_off).sum(1))
     assert log_std is not None
     scaled = (action - outputs) / log_std.exp()
-    log_prob = (-0.5 * scaled.square() - log_std - 0.5 * math.log(2 * math.pi)).sum(1)
-    entropy = (log_std + 0.5 + 0.5 * math.log(2 * math.pi)).sum().expand(len(outputs))
+    log_prob = (-0.5 * scaled.square() - log_std - HALF_LOG_TAU).sum(1)
+    entropy = (log_std + 0.5 + HALF_LOG_TAU).sum().expand(len(outputs))
     return Evaluated(log_prob, entropy)

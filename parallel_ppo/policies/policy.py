@@ -5,7 +5,7 @@ Initial weights come from keyed NumPy draws on one thread, so they depend on the
 
 import hashlib
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from parallel_ppo.kernels.native import NativeImpala
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.impala import Impala
+from parallel_ppo.policies.mixed import Mixed
 from parallel_ppo.policies.mlp import Mlp
 from parallel_ppo.policies.nature import Nature
 
@@ -33,6 +34,7 @@ class Policy(nn.Module):
     def __init__(self, settings: Settings, spec: EnvSpec) -> None:
         super().__init__()
         self.spec = spec
+        self.normalizes = settings.training.normalize_observations
         kind = settings.training.policy
         self.trunk = _trunk(kind, settings, spec)
         self.value_trunk = _trunk(kind, settings, spec) if kind == "mlp" else None
@@ -44,7 +46,7 @@ class Policy(nn.Module):
         is_gaussian = spec.action.kind == "gaussian"
         self.log_std = nn.Parameter(torch.zeros(spec.action.sizes[0])) if is_gaussian else None
 
-    def forward(self, observation: Tensor) -> Output:
+    def forward(self, observation: Any) -> Output:
         """`observation` as `prepare` returns it. Without gradients, `pack` must have been called since the parameters changed."""
         if self.native is None:
             features = self.trunk(observation)
@@ -60,19 +62,39 @@ class Policy(nn.Module):
         if self.native is not None:
             self.native.load(list(self.trunk.parameters()))
 
-    def prepare(self, rows: Tensor, mean: Tensor, scale: Tensor, clip: float) -> Tensor:
-        """Rows of the slab -> what the network reads: images in channels-last float, vectors normalised."""
+    def prepare(self, rows: Tensor, mean: Tensor, scale: Tensor, clip: float) -> Any:
+        """Rows of the slab -> what the network reads: images in channels-last float, vectors normalised, or a list of both."""
         if self.native is not None:
             return rows.contiguous()
-        if self.spec.observation_dtype == "uint8":
-            return rows.permute(0, 3, 1, 2).to(torch.float32).mul_(1 / 255)
-        return ((rows - mean) * scale).clamp_(-clip, clip)
+        if not self.spec.parts:
+            return _image(rows) if self.spec.is_image else self._vector(rows, mean, scale, clip)
+        parts = []
+        for part in self.spec.parts:
+            columns = rows[:, part.offset : part.end]
+            if part.is_image:
+                parts.append(_image(columns.reshape(-1, *part.shape)))
+            else:
+                parts.append(self._vector(columns.view(torch.float32), mean, scale, clip))
+        return parts
+
+    def _vector(self, rows: Tensor, mean: Tensor, scale: Tensor, clip: float) -> Tensor:
+        return ((rows - mean) * scale).clamp_(-clip, clip) if self.normalizes else rows
 
 
-def _trunk(kind: str, settings: Settings, spec: EnvSpec) -> Impala | Nature | Mlp:
+def _image(rows: Tensor) -> Tensor:
+    return rows.permute(0, 3, 1, 2).to(torch.float32).mul_(1 / 255)
+
+
+def _trunk(kind: str, settings: Settings, spec: EnvSpec) -> Impala | Nature | Mlp | Mixed:
+    hidden = list(settings.training.hidden_sizes)
     if kind == "mlp":
-        return Mlp(spec.observation_shape[0], list(settings.training.hidden_sizes))
-    return (Impala if kind == "impala" else Nature)(*spec.observation_shape)
+        return Mlp(spec.observation_shape[0], hidden)
+    network = Impala if kind == "impala" else Nature
+    if spec.parts:
+        return Mixed(
+            network, spec.image_shapes, Mlp(spec.vector_shape[0], hidden) if spec.vector_shape else None
+        )
+    return network(*spec.observation_shape)
 
 
 # --- the flat vector ------------------------------------------------------------------------------------------------------
@@ -119,13 +141,21 @@ def initialise(policy: Policy, flat: Tensor, seed: int) -> None:
         if name.endswith("weight"):
             draws = generator(seed, "initial", index)
             view.copy_(torch.from_numpy(_weights(policy, name, tuple(view.shape), draws)))
-        elif name != "log_std" and isinstance(policy.trunk, Impala) and "trunk" in name:
+        elif _in_impala(policy, name):
             bound = 1 / math.sqrt(_fan_in(policy, name.replace("bias", "weight")))
             view.copy_(
                 torch.from_numpy(
                     generator(seed, "initial", index).uniform(-bound, bound, view.shape).astype(np.float32)
                 )
             )
+
+
+def _in_impala(policy: Policy, name: str) -> bool:
+    return any(
+        name.startswith(f"{prefix}.")
+        for prefix, module in policy.named_modules()
+        if isinstance(module, Impala)
+    )
 
 
 def _fan_in(policy: Policy, name: str) -> int:
@@ -138,7 +168,7 @@ def _weights(policy: Policy, name: str, shape: tuple[int, ...], draws: np.random
         return _orthogonal(shape, 0.01, draws)
     if name == "value_head.weight":
         return _orthogonal(shape, 1.0, draws)
-    if isinstance(policy.trunk, Impala):
+    if _in_impala(policy, name):
         bound = 1 / math.sqrt(_fan_in(policy, name))
         return draws.uniform(-bound, bound, shape).astype(np.float32)
     return _orthogonal(shape, math.sqrt(2), draws)

@@ -6,8 +6,7 @@ import pytest
 from parallel_ppo.config import Settings
 from parallel_ppo.envs import names
 from parallel_ppo.envs.build import make_slice, probe
-from parallel_ppo.envs.gymnasium import pack_arrays, unpack_arrays
-from parallel_ppo.exits import InputError
+from parallel_ppo.envs.single import pack_arrays, unpack_arrays
 from tests.conftest import small_settings
 
 
@@ -87,5 +86,5 @@ def test_plain_arrays_survive_packing_and_nothing_else_is_packed() -> None:
     assert all(
         np.array_equal(arrays[key], back[key]) and arrays[key].shape == back[key].shape for key in arrays
     )
-    with pytest.raises(InputError, match="plain numbers"):
+    with pytest.raises(TypeError, match="plain numbers"):
         pack_arrays({"x": np.array([object()])})

@@ -4,31 +4,19 @@ import sys
 import tempfile
 from typing import Any
 
+import stated
 from sample_factory.algo.runners.runner import AlgoObserver, Runner
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
 from sample_factory.train import make_runner
-from work import (
-    ADAM_EPSILON,
-    CLIP,
-    ENTROPY,
-    GAE_LAMBDA,
-    GAMMA,
-    GRADIENT_NORM,
-    LEARNING_RATE,
-    VALUE,
-    Clock,
-    make_single,
-    parse,
-)  # fmt: skip
 
 
 def create(name: str, configuration: Any = None, env_config: Any = None, render_mode: Any = None) -> Any:
-    return make_single(name, 1 + (env_config.env_id if env_config else 0))
+    return stated.make_single(name, 1 + (env_config.env_id if env_config else 0))
 
 
 class Ticker(AlgoObserver):
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: stated.Clock) -> None:
         self.clock = clock
 
     def on_start(self, runner: Runner) -> None:
@@ -59,17 +47,17 @@ def options(work: Any, steps: int, directory: str) -> list[str]:
         f"--rollout={work.num_steps}", f"--batch_size={work.batch_size}",
         f"--num_batches_per_epoch={steps // work.batch_size}", f"--num_epochs={work.epochs}",
         f"--train_for_env_steps={steps * work.iterations}", "--use_rnn=False", "--recurrence=1",
-        f"--learning_rate={LEARNING_RATE}", f"--gamma={GAMMA}", f"--gae_lambda={GAE_LAMBDA}",
-        f"--ppo_clip_ratio={CLIP}", f"--ppo_clip_value={CLIP}", f"--exploration_loss_coeff={ENTROPY}",
-        f"--value_loss_coeff={VALUE}", f"--max_grad_norm={GRADIENT_NORM}", f"--adam_eps={ADAM_EPSILON}",
+        f"--learning_rate={stated.LEARNING_RATE}", f"--gamma={stated.GAMMA}", f"--gae_lambda={stated.GAE_LAMBDA}",
+        f"--ppo_clip_ratio={stated.CLIP}", f"--ppo_clip_value={stated.CLIP}", f"--exploration_loss_coeff={stated.ENTROPY}",
+        f"--value_loss_coeff={stated.VALUE}", f"--max_grad_norm={stated.GRADIENT_NORM}", f"--adam_eps={stated.ADAM_EPSILON}",
         "--normalize_input=False", "--obs_subtract_mean=0", f"--obs_scale={1 if work.policy == 'mlp' else 255}",
         "--save_every_sec=100000", "--with_wandb=False", *network,
     ]  # fmt: skip
 
 
 def main() -> None:
-    work = parse("Sample Factory's APPO at the stated work.")
-    clock = Clock(work.num_envs * work.num_steps)
+    work = stated.parse("Sample Factory's APPO at the stated work.")
+    clock = stated.Clock(work.num_envs * work.num_steps)
     register_env(work.env, create)
     with tempfile.TemporaryDirectory() as directory:
         arguments = options(work, clock.steps, directory)

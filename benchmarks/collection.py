@@ -1,0 +1,158 @@
+"""Collection alone, in all 16 games: our pool against processes that do nothing but the same Procgen steps and inferences.
+
+Both sides have the same number of processes on the same CPUs, the same batches, and take turns.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import psutil
+
+from benchmarks.works import Work
+from parallel_ppo.config import Settings, load_settings
+from parallel_ppo.envs.names import PROCGEN_GAMES
+from parallel_ppo.envs.procgen import SPEC
+from parallel_ppo.machine import Machine
+from parallel_ppo.placement import Placement, plan_placement, set_thread_variables
+from parallel_ppo.planning import resolve_kernels
+
+
+def measure_collection(work: Work, *, repeats: int, machine: Machine) -> dict[str, Any]:
+    set_thread_variables(1)
+    placement = plan_placement(machine, num_workers=None, pinning="auto", max_useful=work.num_envs // 8)
+    games = {}
+    for game in PROCGEN_GAMES:
+        games[game] = _measure_game(work, game, repeats, placement)
+        middle = sorted(run["bare"] / run["ours"] for run in games[game])[repeats // 2]
+        print(f"{game:<12} {games[game][-1]['ours']:8.0f} steps/s, {middle - 1:+.1%} on bare steps and inferences", flush=True)  # fmt: skip
+    return {"games": games, "num_workers": placement.num_workers}
+
+
+def settings_for(game: str, work: Work) -> Settings:
+    flags = {"env.id": game, "env.num_envs": work.num_envs, "training.n_steps": work.num_steps, "training.policy": work.policy,
+             "training.batch_size": work.num_envs * work.num_steps}  # fmt: skip
+    return resolve_kernels(load_settings(file=None, flags=flags), SPEC)
+
+
+def _measure_game(work: Work, game: str, repeats: int, placement: Placement) -> list[dict[str, float]]:
+    from parallel_ppo.nursery import Nursery
+    from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat
+    from parallel_ppo.pool import ProcessPool
+    from parallel_ppo.shared import Memory, settle
+    from parallel_ppo.worker import Collect
+
+    settings = settings_for(game, work)
+    nursery = Nursery(settings, SPEC)
+    bare = [BareProcess(game, work, placement, index) for index in range(placement.num_workers)]
+    pool = None
+    try:
+        policy = Policy(settings, SPEC)
+        memory = Memory(settings, SPEC, num_flat(policy))
+        settle(memory, lock=settings.hardware.lock_memory, huge_pages=settings.hardware.huge_pages)
+        bind(policy, memory.tensor("parameters"))
+        initialise(policy, memory.tensor("parameters"), seed=1)
+        pool = ProcessPool(settings, memory, nursery, list(placement.worker_cpus), 0, print)
+        slices = range(settings.shape.num_slices)
+        iteration = iter(range(1 << 30))
+
+        def ours() -> None:
+            number = next(iteration)
+            pool.run(Collect(index, number) for index in slices)
+
+        def theirs() -> None:
+            for process in bare:
+                process.go()
+            for process in bare:
+                process.wait()
+
+        _seconds(ours), _seconds(theirs)  # warm-up
+        runs = []
+        for repeat in range(repeats):
+            order = ["ours", "bare"] if repeat % 2 == 0 else ["bare", "ours"]
+            sides = {"ours": ours, "bare": theirs}
+            runs.append({side: work.steps / _seconds(sides[side]) for side in order})
+        return runs
+    finally:
+        for process in bare:
+            process.close()
+        if pool is not None:
+            pool.close()
+        nursery.close()
+
+
+def _seconds(action: Callable[[], None]) -> float:
+    began = time.monotonic()
+    action()
+    return time.monotonic() - began
+
+
+class BareProcess:
+    """Does its slices' share of bare work whenever it is told to."""
+
+    def __init__(self, game: str, work: Work, placement: Placement, index: int) -> None:
+        command = [sys.executable, __file__, game, str(work.num_envs), str(work.num_steps), str(placement.num_workers),
+                   str(index), str(placement.worker_cpus[index])]  # fmt: skip
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+        self.wait()  # until it is ready
+
+    def go(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("go\n")
+        self.process.stdin.flush()
+
+    def wait(self) -> None:
+        assert self.process.stdout is not None
+        if self.process.stdout.readline() != "done\n":
+            raise RuntimeError("the process for bare steps died")
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+def bare_main() -> None:
+    """Between two lines on standard input: T steps and T + 1 inferences of each slice, and nothing else."""
+    game = sys.argv[1]
+    num_envs, num_steps, num_workers, index = map(int, sys.argv[2:6])
+    set_thread_variables(1)
+    if sys.argv[6] != "None":
+        psutil.Process().cpu_affinity([int(sys.argv[6])])
+    import numpy as np
+    import torch
+
+    from parallel_ppo.envs.build import make_slice
+    from parallel_ppo.policies.policy import Policy
+
+    torch.set_num_threads(1)
+    work = Work("bare", game, "impala", num_envs, num_steps, 0, num_envs * num_steps)
+    settings = settings_for(game, work)
+    shape = settings.shape
+    mine = range(index * shape.num_slices // num_workers, (index + 1) * shape.num_slices // num_workers)
+    natives = [make_slice(settings, number).native for number in mine]  # type: ignore[attr-defined]
+    policy = Policy(settings, SPEC)
+    nothing = torch.zeros(()), torch.ones(()), 0.0
+    actions = np.random.default_rng(1).integers(0, 15, (num_steps, shape.slice_envs)).astype(np.int32)
+    print("done", flush=True)
+    for _ in sys.stdin:
+        with torch.inference_mode():
+            for native in natives:
+                policy.pack()
+                for t in range(num_steps):
+                    policy(policy.prepare(torch.from_numpy(native.observe()[1]["rgb"]), *nothing))
+                    native.act(actions[t])
+                policy(policy.prepare(torch.from_numpy(native.observe()[1]["rgb"]), *nothing))
+        print("done", flush=True)
+
+
+if __name__ == "__main__":
+    assert os.environ.get("OMP_NUM_THREADS"), "started by benchmarks/throughput.py --work W4"
+    bare_main()

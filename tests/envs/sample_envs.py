@@ -1,0 +1,153 @@
+"""Environments for the tests: small, exact, and broken in one chosen way. Importing this module registers them."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Broken(gymnasium.Env):
+    """Fine until call number `after` (0 is the first reset), then broken as `fault` says."""
+
+    def __init__(self, fault: str = "none", after: int = 0) -> None:
+        self.fault, self.after, self.calls = fault, after, 0
+        self.observation_space = (
+            spaces.Box(0, 255, (8, 8, 3), np.uint8)
+            if "image" in fault
+            else spaces.Box(-1, 1, (3,), np.float32)
+        )
+        if fault == "observation-space":
+            self.observation_space = spaces.Text(5)
+        self.action_space = spaces.Text(5) if fault == "action-space" else spaces.Discrete(2)
+
+    def _observation(self) -> Any:
+        now, self.calls = self.calls >= self.after, self.calls + 1
+        if "image" in self.fault:
+            return np.zeros((8, 8, 3), np.float64 if now else np.uint8)
+        if now and self.fault == "raise":
+            raise ValueError("the door\nis locked")
+        wrong = {
+            "shape": np.zeros(4, np.float32),
+            "dtype": np.array(["a", "b", "c"]),
+            "nan": np.array([0, np.nan, 0], np.float32),
+        }
+        return wrong[self.fault] if now and self.fault in wrong else np.zeros(3, np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        super().reset(seed=seed)
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
+        late = self.calls >= self.after
+        reward = {"reward-nan": float("nan"), "reward-none": None}.get(self.fault, 1.0) if late else 1.0
+        return self._observation(), reward, False, False, {}
+
+
+class Chain(gymnasium.Env):
+    """Reward 1 a step for ever; the episode ends or is cut after `length` steps. Always the same observation."""
+
+    def __init__(self, length: int = 5, is_cut: bool = True) -> None:
+        self.length, self.is_cut, self.position = length, is_cut, 0
+        self.observation_space = spaces.Box(0, 1, (1,), np.float32)
+        self.action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.position = 0
+        return np.ones(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.position += 1
+        ends = self.position >= self.length
+        return np.ones(1, np.float32), 1.0, ends and not self.is_cut, ends and self.is_cut, {}
+
+
+class Camera(gymnasium.Env):
+    """A Dict of two images and numbers of several kinds; reproducible, with randomness inside the episode."""
+
+    def __init__(self) -> None:
+        self.observation_space = spaces.Dict(
+            {
+                "camera": spaces.Box(0, 255, (12, 10, 3), np.uint8),
+                "state": spaces.Dict(
+                    {"speed": spaces.Box(-9, 9, (2,), np.float64), "gear": spaces.Discrete(3)}
+                ),
+                "touch": spaces.MultiBinary(2),
+                "wide": spaces.Box(0, 255, (9, 20), np.uint8),
+            }
+        )
+        self.action_space = spaces.MultiBinary(2)
+
+    def _observation(self) -> dict[str, Any]:
+        draws = self.np_random
+        return {
+            "camera": draws.integers(0, 256, (12, 10, 3), np.uint8),
+            "state": {"speed": draws.normal(3, 2, 2), "gear": int(draws.integers(3))},
+            "touch": draws.integers(0, 2, 2, np.int8),
+            "wide": draws.integers(0, 256, (9, 20), np.uint8),
+        }
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[dict, dict]:
+        super().reset(seed=seed)
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[dict, float, bool, bool, dict]:
+        return self._observation(), float(action[0]), False, bool(self.np_random.random() < 0.05), {}
+
+
+class Walker(gymnasium.Env):
+    """A random walk that saves itself. Without the generator's state it could not continue as before."""
+
+    def __init__(self, forgets: bool = False) -> None:
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+        self.action_space = spaces.Box(-1, 1, (1,), np.float32)
+        self.position, self.forgets = np.zeros(2), forgets
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.position = self.np_random.normal(size=2)
+        return self.position.copy(), {}
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.position += self.np_random.normal(size=2) + float(action[0])
+        return (
+            self.position.copy(),
+            -float(np.abs(self.position).sum()),
+            bool(abs(self.position[0]) > 12),
+            False,
+            {},
+        )
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        return {} if self.forgets else {"position": self.position.copy()}
+
+    def set_state(self, state: dict[str, np.ndarray]) -> None:
+        self.position = state["position"]
+
+
+class Drifting(Walker):
+    """Ignores its seed, so that replaying its actions leads elsewhere."""
+
+    get_state = set_state = property()  # type: ignore[assignment]
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        return super().reset(seed=np.random.SeedSequence().entropy % 2**31)
+
+
+class ReplayedWalker(Walker):
+    """The same walk, restored from its reset and its actions."""
+
+    get_state = set_state = property()  # type: ignore[assignment]
+
+
+for name, limit in (
+    ("Broken", None),
+    ("Chain", None),
+    ("Camera", 50),
+    ("Walker", 40),
+    ("Drifting", 40),
+    ("ReplayedWalker", 40),
+):
+    if f"{name}-v0" not in gymnasium.registry:
+        gymnasium.register(f"{name}-v0", entry_point=globals()[name], max_episode_steps=limit)

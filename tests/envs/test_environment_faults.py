@@ -1,0 +1,96 @@
+"""What a user's environment can do wrong ends in one line that names it and the culprit, through the real commands."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from parallel_ppo import cli
+
+ROOT = Path(__file__).resolve().parents[2]
+ENV = "tests.envs.sample_envs:Broken-v0"
+SMALL = ["--num-envs", "4", "--n-steps", "16", "--batch-size", "16", "--total-timesteps", "128", "--quiet"]
+
+AT_ONCE = {
+    "raise": "raised ValueError in reset (sample_envs.py line ",
+    "shape": "returned from reset an observation of shape (4,); its observation_space says (3,)",
+    "dtype": "returned from reset an observation of type <U1; its observation_space says float32",
+    "image-dtype": "returned from reset an observation of type float64; its observation_space says uint8",
+    "nan": "returned an observation with nan at index 1",
+    "reward-nan": "gave the reward nan",
+    "reward-none": "raised TypeError in step",
+    "observation-space": "has the observation space Text(1, 5",
+    "action-space": "has the action space Text(1, 5",
+}
+
+
+def arguments(fault: str, after: int, output: Path) -> list[str]:
+    chosen = f"env.kwargs={{fault: {fault}, after: {after}}}"
+    return ["--env", ENV, "--set", chosen, "--output-dir", str(output), *SMALL]
+
+
+@pytest.fixture(autouse=True)
+def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(ROOT)
+    monkeypatch.syspath_prepend(str(ROOT))
+
+
+@pytest.mark.parametrize("fault", AT_ONCE)
+def test_found_before_anything_starts(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.train_parallel(arguments(fault, 0, tmp_path / "run"))
+    error = capsys.readouterr().err
+    assert code == 2
+    assert error.startswith(f"error: env.id: {ENV} ") and AT_ONCE[fault] in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "run").exists()
+
+
+LATER = {
+    "raise": (4, "raised ValueError in step (sample_envs.py line "),
+    "shape": (4, "returned from step an observation of shape (4,)"),
+    "nan": (3, "returned an observation with nan at index 1"),
+    "reward-nan": (3, "gave the reward nan"),
+}
+
+
+@pytest.mark.parametrize("fault", LATER)
+def test_found_while_training(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code = cli.train_sequential(arguments(fault, 20, tmp_path))
+    error = capsys.readouterr().err
+    assert (code, error.count("\n")) == (LATER[fault][0], 1)
+    assert f"error: environment 0 ({ENV}" in error and LATER[fault][1] in error
+    assert (tmp_path / "summary.json").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_found_by_a_worker(tmp_path: Path) -> None:
+    chosen = [*arguments("raise", 20, tmp_path), "--num-workers", "1", "--set", "parallel.max_restarts=1"]
+    command = [sys.executable, "train_parallel_timed.py", *chosen]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    lines = result.stderr.splitlines()
+    assert result.returncode == 4, result.stderr
+    assert [line.split(":")[0] for line in lines] == ["warning", "error"]
+    assert all("raised ValueError in step (sample_envs.py line " in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        ("env.wrappers=[gymnasium.wrappers:Nothing]", "env.wrappers: cannot find 'gymnasium.wrappers:Nothing'"),
+        ("env.wrappers=[nothing]", "expected module:Class"),
+        ("env.wrappers=['gymnasium.wrappers:ResizeObservation': {shape: [8, 8]}]", "env.wrappers: gymnasium.wrappers:ResizeObservation cannot wrap"),
+        ("env.kwargs={nonsense: 1}", "cannot be made (TypeError"),
+        ("training.policy=nature", "training.policy: 'nature' cannot read the vectors of CartPole-v1; use mlp"),
+    ],
+)  # fmt: skip
+def test_wrong_settings_of_an_environment(
+    setting: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = cli.train_parallel(
+        ["--env", "CartPole-v1", "--set", setting, "--output-dir", str(tmp_path / "run")]
+    )
+    error = capsys.readouterr().err
+    assert (code, error.count("\n")) == (2, 1)
+    assert expected in error

@@ -1,0 +1,56 @@
+"""The contract over Gymnasium: Gaussian actions, normalised and mixed observations, simulations, environments of one's own."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import command, train
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+NORMALISED = ["--set", "training.normalize_observations=true"]
+SHAPE = ["--num-envs", "16", "--n-steps", "16", "--batch-size", "64", "--n-epochs", "2", "--seed", "7"]
+RUNS = {
+    "pendulum": ["--env", "Pendulum-v1", *NORMALISED, *SHAPE],
+    "mixed": ["--env", "tests.envs.sample_envs:Camera-v0", "--policy", "impala", *NORMALISED, *SHAPE],
+    "own-state": ["--env", "tests.envs.sample_envs:Walker-v0", *NORMALISED, *SHAPE],
+    "reacher": ["--env", "Reacher-v5", *NORMALISED, *SHAPE],
+}
+
+
+def arguments(name: str) -> list[str]:
+    if name == "reacher" and importlib.util.find_spec("mujoco") is None:
+        pytest.skip("needs the extra [mujoco]")
+    return RUNS[name]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_workers_and_resumes_leave_no_trace(name: str, tmp_path: Path) -> None:
+    """Sequential, 2 workers, and 4 workers stopped half-way and resumed with 1: one policy."""
+    chosen = arguments(name)
+    whole = train(tmp_path / "whole", *chosen, "--total-timesteps", "1024", "--num-threads", "1", script="train_timed.py")  # fmt: skip
+    assert whole.summary["bit_exact"] and whole.summary["env_steps"] == 1024
+    two = train(tmp_path / "two", *chosen, "--total-timesteps", "1024", "--num-workers", "2")
+    halves = tmp_path / "halves"
+    train(halves, *chosen, "--total-timesteps", "512", "--num-workers", "4")
+    resumed = train(halves, "--resume", str(halves), "--total-timesteps", "1024", "--num-workers", "1")
+    for run in (two, resumed):
+        assert run.summary["policy_sha256"] == whole.summary["policy_sha256"]
+        assert run.learning == whole.learning
+        assert run.summary["bit_exact"]
+
+
+def test_an_environment_that_cannot_be_restored_gives_up_the_promise(tmp_path: Path) -> None:
+    chosen = ["--env", "tests.envs.sample_envs:Drifting-v0", *SHAPE]
+    first = train(tmp_path, *chosen, "--total-timesteps", "256", "--num-workers", "1")
+    assert first.summary["bit_exact"]
+    resumed = train(tmp_path, "--resume", str(tmp_path), "--total-timesteps", "512", "--num-workers", "1")
+    assert not resumed.summary["bit_exact"]
+
+
+def test_auto_starts_no_process_for_small_work_and_says_so(tmp_path: Path) -> None:
+    small = ["--env", "CartPole-v1", "--num-envs", "8", "--n-steps", "16", "--batch-size", "64", "--total-timesteps", "256"]  # fmt: skip
+    auto = command("train_parallel_timed.py", *small, directory=tmp_path / "auto")
+    one = train(tmp_path / "one", *small, "--num-workers", "1")
+    assert "workers: no worker processes: a step of CartPole-v1 takes" in auto.out
+    assert auto.summary["policy_sha256"] == one.summary["policy_sha256"]

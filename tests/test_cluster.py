@@ -1,0 +1,204 @@
+"""Nodes on the loopback interface: the same bits, the same end for all; and the pure parts without any process."""
+
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from parallel_ppo import nodes, planning, rendezvous
+from parallel_ppo.exits import InputError
+from parallel_ppo.machine import describe
+from parallel_ppo.nodes import Node
+from parallel_ppo.ppo import tree_sum
+from tests.conftest import ROOT, command, small_settings, train
+from tests.nodes import CARTPOLE, QUIET, Nodes, free_port, learning, metrics, summary
+
+# --- who owns what --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_nodes", [1, 2, 3, 4, 5, 7])
+@pytest.mark.parametrize(("num_slices", "lane_samples"), [(8, 4), (8, 3), (7, 2), (12, 8)])
+def test_the_tree_goes_on_across_nodes(num_nodes: int, num_slices: int, lane_samples: int) -> None:
+    settings = small_settings(
+        env__num_envs=num_slices * 2, env__slice_envs=2, training__batch_size=num_slices * 8, training__lane_samples=lane_samples
+    )  # fmt: skip
+    shape = settings.shape
+    lanes = list(torch.randn(shape.num_lanes, 50) * 10 ** torch.linspace(-4, 4, shape.num_lanes)[:, None])
+    size = nodes.group_size(shape, num_nodes)
+    owned = [nodes.own_lanes(shape, Node(rank, num_nodes)) for rank in range(num_nodes)]
+    assert [lane for part in owned for lane in part] == list(range(shape.num_lanes))
+    groups = [group for part in owned for group in nodes.groups(part, size)]
+    across = tree_sum([tree_sum(lanes[group.start : group.stop]) for group in groups])
+    assert torch.equal(across, tree_sum(lanes))
+
+
+def test_equal_power_of_two_blocks_exchange_one_vector_each() -> None:
+    shape = small_settings(env__slice_envs=2, training__lane_samples=4).shape
+    for num_nodes in (2, 4, 8):
+        size = nodes.group_size(shape, num_nodes)
+        assert all(
+            len(nodes.groups(nodes.own_lanes(shape, Node(rank, num_nodes)), size)) == 1
+            for rank in range(num_nodes)
+        )
+
+
+def test_nodes_on_one_machine_take_disjoint_cores() -> None:
+    plan = planning.Plan(
+        "cluster", small_settings(), None, describe("8 smt"), None, None, False, False, Node(0, 2)
+    )  # type: ignore[arg-type]
+    shares = [planning.share_host(plan, index, 2).placement.worker_cpus for index in range(2)]
+    assert shares == [(0, 1), (2, 3)] or not set(shares[0]) & set(shares[1])
+    crowded = planning.share_host(plan._replace(machine=describe("1")), 1, 2).placement
+    assert crowded.worker_cpus == (None,)
+
+
+# --- input ----------------------------------------------------------------------------------------------------------------
+
+
+def test_torchrun_tells_the_place() -> None:
+    told = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}
+    values = nodes.settings_from_environment(told)
+    assert values == {"cluster.nnodes": 2, "cluster.master_addr": "10.0.0.1", "cluster.master_port": 1234}
+    settings = small_settings(cluster__nnodes=2)
+    assert nodes.identify(settings, None, told) == Node(1, 2)
+    assert nodes.identify(settings, 0, told) == Node(0, 2)
+
+
+@pytest.mark.parametrize(
+    ("flags", "rank", "environment", "line"),
+    [
+        ({"cluster__nnodes": 2}, None, {}, "--node-rank: is missing"),
+        ({"cluster__nnodes": 2}, 2, {}, "2 is not one of the 2 nodes"),
+        ({"cluster__nnodes": 3}, 0, {}, "3 nodes for 2 slices"),
+        ({"cluster__nnodes": 2}, None, {"RANK": "first"}, "RANK='first'"),
+    ],
+)
+def test_a_wrong_place_is_told(flags: dict, rank: int | None, environment: dict, line: str) -> None:
+    with pytest.raises(InputError, match=line):
+        nodes.identify(small_settings(**flags), rank, environment)
+
+
+def test_workers_of_the_cluster_section_are_those_of_a_node() -> None:
+    assert small_settings(cluster__num_workers=3).parallel.num_workers == 3
+    with pytest.raises(InputError, match="give one of the two"):
+        small_settings(cluster__num_workers=3, parallel__num_workers=2)
+
+
+def test_the_interface_leads_to_the_first_node() -> None:
+    cluster = small_settings().cluster
+    assert rendezvous.choose_interface(cluster, "127.0.0.1") == ("lo", "127.0.0.1")
+    with pytest.raises(InputError, match="'eth9' has no address"):
+        rendezvous.choose_interface(cluster.model_copy(update={"interface": "eth9"}), "127.0.0.1")
+    with pytest.raises(InputError, match="cannot be resolved"):
+        rendezvous.resolve(cluster.model_copy(update={"master_addr": "no.such.host.invalid"}))
+
+
+# --- runs -----------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_any_number_of_nodes_learns_the_same_bits(tmp_path: Path) -> None:
+    """Three nodes hold unequal blocks: their lanes are exchanged in groups."""
+    budget = [*CARTPOLE, "--total-timesteps", "512"]
+    alone = train(tmp_path / "alone", *budget, *QUIET)
+    for count in (2, 3, 4):
+        directory = tmp_path / str(count)
+        with Nodes(count, *budget, "--output-dir", str(directory)) as started:
+            assert started.wait() == [(0, "")] * count
+        assert summary(directory)["policy_sha256"] == alone.summary["policy_sha256"], f"{count} nodes"
+        assert learning(directory) == alone.learning
+        record = metrics(directory)[-1]
+        assert record["world_size"] == count and len(record["nodes"]) == count
+        assert record["t_sync"] == pytest.approx(record["t_sync_wait"] + record["t_sync_transfer"])
+        assert record["slowest_node"] in [node["name"] for node in record["nodes"]]
+        assert (directory / "logs" / "node-1.log").read_text().count("iteration") == 4
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_one_stopped_node_stops_all_and_another_number_of_nodes_continues(tmp_path: Path) -> None:
+    directory, budget = tmp_path / "run", [*CARTPOLE, "--total-timesteps", "6400"]
+    whole = train(tmp_path / "whole", *budget, *QUIET)
+    with Nodes(2, *budget, "--output-dir", str(directory)) as started:
+        started.await_iterations(directory, 3)
+        started.processes[1].send_signal(signal.SIGTERM)
+        assert [code for code, _ in started.wait()] == [75, 75]
+    stopped = summary(directory)
+    assert stopped["stop_reason"].startswith("SIGTERM on node 1:") and stopped["env_steps"] < 6400
+    assert (directory / "checkpoints" / f"step_{stopped['env_steps']}").is_dir()
+    with Nodes(4, "--resume", str(directory)) as started:
+        assert started.wait() == [(0, "")] * 4
+    assert summary(directory)["policy_sha256"] == whole.summary["policy_sha256"]
+    assert learning(directory) == whole.learning
+
+
+# --- starts that fail -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_another_configuration_on_one_node_is_named_on_all(tmp_path: Path) -> None:
+    extra = {1: ["--set", "training.gamma=0.5"]}
+    with Nodes(2, *CARTPOLE, "--output-dir", str(tmp_path / "run"), extra=extra) as started:
+        results = started.wait()
+    assert [code for code, _ in results] == [2, 2] and results[0] == results[1]
+    assert "node 1:" in results[0][1] and "training.gamma = 0.5" in results[0][1]
+    assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_a_port_in_use_is_told_on_all(tmp_path: Path) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with Nodes(
+            2, *CARTPOLE, "--join-timeout", "5", "--output-dir", str(tmp_path / "run"), port=port
+        ) as started:
+            (first, line), (second, other_line) = started.wait()
+    assert first == 2 and f"{port} is in use" in line
+    assert second == 6 and "is not node 0 of this run" in other_line and len(other_line.splitlines()) == 1
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_nodes_that_do_not_come_are_named() -> None:
+    with Nodes(3, *CARTPOLE, "--join-timeout", "4", ranks=[0, 2]) as started:
+        for code, line in started.wait():
+            assert code == 6 and "2 of 3 nodes came within 4 s; missing: node 1" in line
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_an_unreachable_first_node_is_told() -> None:
+    place = ["--nnodes", "2", "--node-rank", "1", "--master-port", str(free_port()), "--join-timeout", "2"]
+    outcome = command("train_ppo_distributed.py", *CARTPOLE, *QUIET, *place)
+    assert outcome.code == 6 and "node 0 cannot be reached at 127.0.0.1" in outcome.err
+    assert len(outcome.err.splitlines()) == 1
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_torchrun_starts_it(tmp_path: Path) -> None:
+    budget = [*CARTPOLE, "--total-timesteps", "256"]
+    alone = train(tmp_path / "alone", *budget, *QUIET)
+    arguments = [
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        str(ROOT / "train_ppo_distributed.py"),
+        *budget,
+        *QUIET,
+    ]
+    result = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", *arguments, "--output-dir", str(tmp_path / "run")],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert summary(tmp_path / "run")["policy_sha256"] == alone.summary["policy_sha256"]

@@ -1,0 +1,112 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel_ppo import evaluation_report as reports
+from parallel_ppo.evaluate_command import evaluate
+from parallel_ppo.evaluation import Played
+from tests.conftest import command, small_settings
+from tests.weight_files import write_weights
+
+NAN = float("nan")
+
+
+def played(*returns: float, complete: float = 1.0) -> list[Played]:
+    return [Played(value, 10 + index, index, complete, 0.0) for index, value in enumerate(returns)]
+
+
+@pytest.fixture
+def cartpole(tmp_path: Path) -> Path:
+    return write_weights(tmp_path / "cartpole.safetensors", small_settings())
+
+
+@pytest.mark.multiprocess
+def test_the_json_is_the_same_for_any_number_of_workers(cartpole: Path, tmp_path: Path) -> None:
+    texts = []
+    for workers in ("1", "2"):
+        output = tmp_path / workers / "result.json"
+        arguments = [
+            "--checkpoint",
+            str(cartpole),
+            "--num-episodes",
+            "20",
+            "--num-workers",
+            workers,
+            "--quiet",
+        ]
+        assert evaluate([*arguments, "--output", str(output)]) == 0
+        texts.append(output.read_bytes())
+    assert texts[0] == texts[1]
+    report = json.loads(texts[0])
+    part = report["levels"]["train"]
+    returns = [episode["return"] for episode in part["episodes"]]
+    assert len(returns) == 20 and np.isclose(part["return"]["mean"]["value"], np.mean(returns))
+    assert part["return"]["mean"]["low"] < np.mean(returns) < part["return"]["mean"]["high"]
+    assert part["success_rate"] is None and report["gap"] is None and part["length"]["min"] >= 8
+    assert len(set(returns)) > 3, "the slots play different episodes"
+
+
+@pytest.mark.multiprocess
+@pytest.mark.procgen
+def test_train_and_test_levels_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = small_settings("coinrun", "nature", env__num_levels=5)
+    file = write_weights(tmp_path / "coinrun.safetensors", settings)
+    arguments = ["--num-episodes", "9", "--levels", "train,test", "--max-steps", "30", "--num-workers", "2"]
+    assert evaluate(["--checkpoint", str(file), *arguments]) == 0
+    report = json.loads((tmp_path / "evaluation.json").read_text())
+    assert set(report["levels"]) == {"train", "test"} and report["gap"]["return"]["value"] is not None
+    assert report["levels"]["test"]["first_level"] == 5
+    assert all(len(part["episodes"]) == 9 for part in report["levels"].values())
+    assert "gap" in capsys.readouterr().out
+
+
+def test_figures() -> None:
+    settings = small_settings("coinrun", "nature", env__num_levels=5).env
+    part = reports.part_report(played(0, 10, 10, 10, 0, 10, 10, 10), settings, "train")
+    assert part["return"]["mean"]["value"] == 7.5 and part["return"]["median"]["value"] == 10
+    assert part["normalised_score"]["value"] == pytest.approx(0.5)
+    assert part["success_rate"]["value"] == 1 and part["length"]["max"] == 17
+    gap = reports.gap_report(played(10, 10, 10), played(0, 0, 10, complete=0.0), settings)
+    assert gap["return"]["value"] == pytest.approx(20 / 3)
+    assert gap["normalised_score"]["value"] == pytest.approx(4 / 3)
+    assert gap["success_rate"]["value"] == 1
+    assert gap["return"]["low"] <= gap["return"]["value"] <= gap["return"]["high"]
+
+
+def test_one_episode_has_no_interval_and_gymnasium_no_score() -> None:
+    settings = small_settings().env
+    part = reports.part_report([Played(3.0, 3.0, NAN, NAN, 1.0)], settings, "train")
+    assert part["return"]["mean"] == {"value": 3.0, "low": None, "high": None}
+    assert part["normalised_score"] is None and part["success_rate"] is None and part["unfinished"] == 1
+    json.dumps(part, allow_nan=False)
+
+
+WRONG = {
+    "nothing there": (["--checkpoint", "nowhere"], "nowhere: no such file"),
+    "no levels": (["--levels", "train,test"], "has no levels"),
+    "unknown levels": (["--levels", "unseen"], "expected train, test"),
+    "another network": (["--env", "Acrobot-v1"], "give an --env that fits"),
+    "no environment": (["--env", "coinrum"], "did you mean"),
+    "no episodes": (["--num-episodes", "0"], "not a positive whole number"),
+    "too many": (["--num-episodes", "1000000"], "at most 10000"),
+    "no workers": (["--num-workers", "0"], "num_workers is 0"),
+    "seed": (["--seed", "-1"], "--seed -1"),
+    "output": (["--output", "result.txt"], "ends in .json"),
+    "flag": (["--epsiodes", "3"], "--epsiodes"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_input_is_one_line(cartpole: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    flags, message = WRONG[name]
+    given = [] if "--checkpoint" in flags else ["--checkpoint", str(cartpole)]
+    assert evaluate([*given, *flags]) == 2
+    error = capsys.readouterr().err
+    assert message in error and error.count("\n") == 1 and error.startswith("error: ")
+
+
+def test_help_has_an_example() -> None:
+    for script in ("evaluate.py", "play.py"):
+        assert f"example: {script} --checkpoint" in command(script, "--help").out

@@ -1,0 +1,156 @@
+"""n slots, all stepped as one batch of one shape."""
+
+import numpy as np
+import pytest
+import torch
+
+from parallel_ppo import evaluation
+from parallel_ppo.config import Settings
+from parallel_ppo.envs.build import make_slice, probe
+from parallel_ppo.envs.contract import Step
+from parallel_ppo.exits import NumbersError
+from parallel_ppo.kernels.choice import unusable
+from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat
+from tests.conftest import small_settings
+
+
+class Scripted:
+    """Slot i's episodes have the lengths `lengths[i]`, over and over; a step pays 1, the last one 10."""
+
+    def __init__(self, lengths: list[list[int]]) -> None:
+        self.lengths, self.episode = lengths, [0] * len(lengths)
+        self.left = [row[0] for row in lengths]
+        self.reward = None
+
+    def reset(self) -> np.ndarray:
+        return np.zeros((len(self.lengths), 4), np.float32)
+
+    def step(self, action: np.ndarray) -> Step:
+        self.left = [left - 1 for left in self.left]
+        ended = np.array([left == 0 for left in self.left])
+        reward = np.where(ended, 10, 1).astype(np.float32) if self.reward is None else self.reward
+        levels = np.array(self.episode, np.int32)
+        for slot in ended.nonzero()[0]:
+            self.episode[slot] += 1
+            row = self.lengths[slot]
+            self.left[slot] = row[self.episode[slot] % len(row)]
+        return Step(self.reset(), reward, ended, None, None, levels, ended)
+
+
+def run(env: Scripted, quota: list[int], **settings: object) -> dict[int, list[evaluation.Played]]:
+    chosen = small_settings(**settings)
+    policy, shapes = Policy(chosen, probe(chosen)), []
+
+    def prepare(rows: torch.Tensor) -> torch.Tensor:
+        shapes.append(len(rows))
+        return rows
+
+    found: dict[int, list[evaluation.Played]] = {}
+    for moment in evaluation.play(env, chosen, 0, policy=policy, prepare=prepare, quota=np.array(quota)):
+        for slot, episode in moment.ended.items():
+            found.setdefault(slot, []).append(episode)
+    assert set(shapes) == {len(quota)}
+    return found
+
+
+def test_each_slot_plays_its_quota_however_long_it_takes() -> None:
+    found = run(Scripted([[2], [50], [3, 4], [5]]), [1, 1, 2, 0])
+    assert [[episode.length for episode in found[slot]] for slot in range(3)] == [[2], [50], [3, 4]]
+    assert [[episode.episode_return for episode in found[slot]] for slot in range(3)] == [
+        [11],
+        [59],
+        [12, 13],
+    ]
+    assert found[2][1].level_seed == 1 and found[0][0].complete == 1 and 3 not in found
+
+
+def test_episodes_without_an_end_are_cut_and_said() -> None:
+    found = run(Scripted([[3], [10**9]]), [2, 2], evaluation__max_steps=20)
+    assert [episode.cut for episode in found[0]] == [0, 0]
+    (endless,) = found[1]
+    assert endless.cut == 1 and endless.length == 20 and np.isnan(endless.complete)
+
+
+def test_a_reward_that_is_no_number_names_the_environment() -> None:
+    env = Scripted([[3], [3]])
+    env.reward = np.array([0, np.nan], np.float32)
+    with pytest.raises(NumbersError, match=r"environment 1 \(CartPole-v1\)"):
+        run(env, [1, 1])
+
+
+@pytest.mark.procgen
+def test_train_and_test_levels_do_not_meet() -> None:
+    settings = small_settings("coinrun", "nature", env__num_levels=5, env__start_level=100)
+    seen = {}
+    for part in evaluation.PARTS:
+        env = make_slice(evaluation.part_settings(settings, part, 0), 3, num_views=8)
+        seen[part] = [view.level_seed for view in env.views()]
+        env.close()
+    assert all(100 <= level < 105 for level in seen["train"])
+    assert all(level >= 105 for level in seen["test"]) and len(set(seen["test"])) == 8
+
+
+def test_unseen_levels_exist_only_beyond_a_bounded_number_of_them() -> None:
+    assert evaluation.has_unseen_levels(small_settings("coinrun", "nature", env__num_levels=5).env)
+    assert not evaluation.has_unseen_levels(small_settings("coinrun", "nature").env)
+    assert not evaluation.has_unseen_levels(small_settings().env)
+    last = small_settings("coinrun", "nature", env__num_levels=2**31 - 1).env
+    assert not evaluation.has_unseen_levels(last)
+
+
+def episodes(settings: Settings, index: int, number: int, iteration: int = 0) -> list[tuple]:
+    policy = Policy(settings, probe(settings))
+    initialise(policy, flat := torch.zeros(num_flat(policy)), 1)
+    bind(policy, flat)
+    found = evaluation.play_slice(
+        settings, "train", index, iteration, policy=policy, prepare=lambda rows: rows, num_episodes=number
+    )
+    return sorted((slot, *episode[:2]) for slot, episode in found)
+
+
+class Watched(Scripted):
+    """Shows noise, and remembers what was done."""
+
+    def __init__(self) -> None:
+        super().__init__([[12]] * 8)
+        self.draws, self.actions = np.random.default_rng(0), []
+
+    def reset(self) -> np.ndarray:
+        return self.draws.integers(0, 256, (8, 64, 64, 3), np.uint8)
+
+    def step(self, action: np.ndarray) -> Step:
+        self.actions.append(action.tolist())
+        return super().step(action)
+
+
+@pytest.mark.procgen
+@pytest.mark.skipif(
+    unusable(height=64, width=64, channels=3) is not None, reason="native kernels do not run here"
+)
+def test_parameters_that_changed_since_the_last_look_are_used() -> None:
+    settings = small_settings("coinrun", "impala", training__kernels="native", evaluation__deterministic=True)
+
+    def actions(*seeds: int) -> list:
+        policy = Policy(settings, probe(settings))
+        flat = torch.zeros(num_flat(policy))
+        bind(policy, flat)
+        for seed in seeds:
+            initialise(policy, flat, seed)
+            env = Watched()
+            for _ in evaluation.play(
+                env, settings, 0, policy=policy, quota=np.ones(8, np.int64),
+                prepare=lambda rows: policy.prepare(rows, rows, rows, 1.0),
+            ):  # fmt: skip
+                pass
+        return env.actions
+
+    assert actions(1, 2) == actions(2) != actions(1)
+
+
+def test_a_slice_is_a_function_of_its_key() -> None:
+    settings = small_settings()
+    assert episodes(settings, 0, 8) == episodes(settings, 0, 8)
+    assert episodes(settings, 0, 8)[:3] == episodes(settings, 0, 3)
+    others = [episodes(settings, 1, 8), episodes(settings, 0, 8, iteration=1),
+              episodes(settings.changed("training", seed=8), 0, 8)]  # fmt: skip
+    assert all(other != episodes(settings, 0, 8) for other in others)

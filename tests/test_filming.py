@@ -1,0 +1,141 @@
+from pathlib import Path
+
+import gymnasium
+import imageio_ffmpeg
+import numpy as np
+import pytest
+from PIL import Image
+
+from parallel_ppo import video
+from parallel_ppo.play_command import play_episodes
+from tests.conftest import small_settings
+from tests.weight_files import write_weights
+
+
+def read(path: Path) -> tuple[tuple[int, int], list[np.ndarray]]:
+    frames = imageio_ffmpeg.read_frames(str(path))
+    size = next(frames)["size"]
+    return size, [np.frombuffer(frame, np.uint8).reshape(size[1], size[0], 3) for frame in frames]
+
+
+@pytest.mark.procgen
+def test_procgen_is_filmed_as_people_see_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_weights(tmp_path / "a.safetensors", small_settings("starpilot", "nature", env__num_levels=5))
+    assert play_episodes(["--checkpoint", str(file), "--max-steps", "6", "--fps", "5"]) == 0
+    size, frames = read(tmp_path / "play.mp4")
+    assert (
+        size == (512, 512) and len(frames) == 7 + 5
+    )  # the start, six steps, and one second of the last picture
+    with Image.open(tmp_path / "play.gif") as gif:
+        assert gif.size == (512, 512)
+    assert frames[3][200:].std() > 5, "a game, not a plain colour"
+    caption = frames[3][:40, :200]
+    assert caption.max() > 200, "white letters"
+    assert "7 frames" in capsys.readouterr().out
+    assert not list(tmp_path.glob(".*tmp*"))
+
+
+@pytest.mark.procgen
+def test_a_grid_shows_the_episodes_that_are_evaluated(tmp_path: Path) -> None:
+    from parallel_ppo import evaluation, filming, subject
+    from parallel_ppo.weights import fill, load
+
+    settings = small_settings("maze", "nature", evaluation__max_steps=40, evaluation__interval=1)
+    loaded, _ = load(write_weights(tmp_path / "a.safetensors", settings))
+    seen = subject.Subject(loaded, settings, loaded.spec, fill(loaded, settings, loaded.spec))
+    camera = filming.check_camera(seen, "train", grid=(2, 1))
+    filmed: list = []
+    pictures = list(filming.film(camera, filmed))
+    camera.env.close()
+    assert {picture.size for picture in pictures} == {(1024, 512)}
+    expected = evaluation.play_slice(
+        settings, "train", 0, 0, policy=camera.policy, prepare=camera.prepare, num_episodes=8
+    )
+    by_slot = dict(expected)
+    np.testing.assert_array_equal(sorted(filmed), sorted([by_slot[0], by_slot[1]]))
+
+
+class Room(gymnasium.Env):
+    """Ends after five steps; renders 11 x 20 pixels whose red is the step."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    observation_space = gymnasium.spaces.Box(-1, 1, (4,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode, self.steps = render_mode, 0
+
+    def reset(self, seed=None, options=None):  # type: ignore[no-untyped-def]
+        self.steps = 0
+        return np.zeros(4, np.float32), {}
+
+    def step(self, action):  # type: ignore[no-untyped-def]
+        self.steps += 1
+        return np.zeros(4, np.float32), 1.0, self.steps == 5, False, {}
+
+    def render(self):  # type: ignore[no-untyped-def]
+        return np.full((11, 20, 3), 40 * self.steps, np.uint8)
+
+
+class DarkRoom(Room):
+    metadata = {"render_modes": ["human"]}  # noqa: RUF012
+
+
+@pytest.fixture
+def rooms() -> None:
+    for name, entry in (("Room-v0", Room), ("DarkRoom-v0", DarkRoom)):
+        if name not in gymnasium.registry:
+            gymnasium.register(name, entry_point=entry)
+
+
+@pytest.mark.usefixtures("rooms")
+def test_gymnasium_episodes_one_after_the_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write_weights(tmp_path / "a.safetensors", small_settings("Room-v0"))
+    output = tmp_path / "new" / "film.mp4"
+    assert play_episodes(["--checkpoint", str(file), "--num-episodes", "2", "--output", str(output)]) == 0
+    size, frames = read(output)
+    assert size == (460, 254) and len(frames) == 11 + 10  # 23 times as large, and even
+    levels = [int(frame[200:, 200:].mean()) for frame in frames]
+    np.testing.assert_allclose(levels[:10], [0, 40, 80, 120, 160, 160, 40, 80, 120, 160], atol=4)
+    assert levels[10] < 90, "an episode that is over is dimmed"
+    assert "returns 5, 5" in capsys.readouterr().out and not output.with_suffix(".gif").exists()
+
+
+@pytest.mark.usefixtures("rooms")
+def test_what_cannot_be_filmed_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = str(write_weights(tmp_path / "a.safetensors", small_settings("DarkRoom-v0")))
+    room = str(write_weights(tmp_path / "b.safetensors", small_settings("Room-v0")))
+    cases = {
+        (
+            "--checkpoint",
+            file,
+        ): "DarkRoom-v0 cannot be rendered: it has no render mode 'rgb_array' (it has: human)",
+        ("--checkpoint", room, "--grid", "2"): "is not columns x rows",
+        ("--checkpoint", room, "--grid", "2x2", "--num-episodes", "6"): "nearest that can: 8",
+        ("--checkpoint", room, "--output", "film.avi"): "expected a name that ends in .mp4 or .gif",
+        ("--checkpoint", room, "--levels", "test"): "has no levels",
+    }
+    for arguments, message in cases.items():
+        assert play_episodes(list(arguments)) == 2
+        error = capsys.readouterr().err
+        assert message in error and error.count("\n") == 1
+
+
+def test_a_long_gif_is_thinned_and_lasts_as_long(tmp_path: Path) -> None:
+    gif = video.Gif(tmp_path / "a.gif", fps=10)
+    for index in range(1000):
+        gif.add(Image.new("RGB", (16, 16), (index % 256, index // 4, 0)))
+    gif.finish()
+    with Image.open(tmp_path / "a.gif") as written:
+        assert 200 <= written.n_frames <= video.GIF_FRAMES
+        assert written.n_frames * written.info["duration"] == pytest.approx(1000 * 100, rel=0.05)
+
+
+def test_nothing_is_left_of_a_film_that_failed(tmp_path: Path) -> None:
+    def frames():  # type: ignore[no-untyped-def]
+        yield Image.new("RGB", (64, 64))
+        raise RuntimeError("the environment broke")
+
+    with pytest.raises(RuntimeError):
+        video.write(frames(), [tmp_path / "a.mp4", tmp_path / "a.gif"], 10)
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,173 @@
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from parallel_ppo import weights
+from parallel_ppo.envs.build import probe
+from parallel_ppo.exits import InputError
+from parallel_ppo.normalize import Moments
+from tests.conftest import small_settings
+from tests.weight_files import contents, write_weights
+
+
+def load_all(path: Path, **options: bool) -> weights.Filled:
+    loaded, _ = weights.load(path, **options)
+    return weights.fill(loaded, loaded.settings, probe(loaded.settings))
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    settings = small_settings()
+    filled = load_all(write_weights(tmp_path / "a.safetensors", settings))
+    arrays, _ = contents(settings)
+    assert set(np.concatenate([array.ravel() for array in arrays.values()])) <= set(filled.parameters) | {0}
+    loaded, lines = weights.load(tmp_path / "a.safetensors")
+    assert loaded.settings == settings and loaded.env_steps == 256 and lines == []
+
+
+def test_the_normaliser_is_that_of_training(tmp_path: Path) -> None:
+    settings = small_settings(training__normalize_observations=True)
+    moments = Moments.of(np.random.default_rng(0).normal(3, 2, (50, 4)))
+    arrays = {
+        "observations.count": np.array(moments.num),
+        "observations.mean": moments.mean,
+        "observations.squares": moments.squares,
+    }
+    filled = load_all(write_weights(tmp_path / "a.safetensors", settings, arrays))
+    np.testing.assert_allclose(filled.observation_mean, moments.mean, rtol=1e-6)
+    np.testing.assert_allclose(filled.observation_scale, 1 / np.sqrt(moments.variance), rtol=1e-6)
+    with pytest.raises(InputError, match=r"has no observations\.count"):
+        load_all(write_weights(tmp_path / "b.safetensors", settings))
+
+
+SPOILT = {
+    "missing": ({"value_head.bias": None}, r"has no value_head\.bias"),
+    "shape": ({"value_head.bias": np.zeros(2, np.float32)}, r"value_head\.bias is float32 of shape \(2,\)"),
+    "type": ({"value_head.bias": np.zeros(1, np.float64)}, r"value_head\.bias is float64"),
+    "nan": ({"value_head.bias": np.full(1, np.nan, np.float32)}, "NaN or infinity"),
+    "extra": ({"backdoor": np.zeros(1, np.float32)}, "holds backdoor"),
+}
+
+
+@pytest.mark.parametrize("name", SPOILT)
+def test_arrays_must_be_exactly_those_of_the_network(tmp_path: Path, name: str) -> None:
+    arrays, message = SPOILT[name]
+    with pytest.raises(InputError, match=message):
+        load_all(write_weights(tmp_path / "a.safetensors", small_settings(), arrays))
+
+
+DESCRIPTIONS = {
+    "foreign": ({"format": "pt"}, "holds no policy of this program"),
+    "no json": ({"settings": "{"}, "cannot be read"),
+    "no env": ({"settings": "{}"}, "cannot be read"),
+    "settings of the future": ({"settings": '{"env": {"id": "CartPole-v1", "gravity": 1}}'}, "env.gravity"),
+    "spec": ({"spec": "[1]"}, "cannot be read"),
+    "impossible spec": (
+        {"spec": '[[-1], "float32", ["categorical", [2], [], []], true, 1]'},
+        "cannot be read",
+    ),
+    "steps": ({"env_steps": "many"}, "cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", DESCRIPTIONS)
+def test_descriptions_are_checked(tmp_path: Path, name: str) -> None:
+    metadata, message = DESCRIPTIONS[name]
+    with pytest.raises(InputError, match=message) as raised:
+        load_all(write_weights(tmp_path / "a.safetensors", small_settings(), **metadata))
+    assert "\n" not in str(raised.value)
+
+
+def test_a_huge_network_is_refused_before_memory_is_spent(tmp_path: Path) -> None:
+    _, metadata = contents(small_settings())
+    described = json.loads(metadata["settings"])
+    described["training"]["hidden_sizes"] = [10**7, 10**7]
+    with pytest.raises(InputError, match="its network needs float32 of shape"):
+        load_all(write_weights(tmp_path / "a.safetensors", small_settings(), settings=json.dumps(described)))
+
+
+class Bomb:
+    def __reduce__(self) -> tuple:
+        return Path.touch, (Path("exploded"),)
+
+
+def test_damaged_files_and_pickles_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = write_weights(tmp_path / "a.safetensors", small_settings()).read_bytes()
+    cases = {
+        "torn.safetensors": whole[: len(whole) // 2],
+        "empty.safetensors": b"",
+        "noise.safetensors": np.random.default_rng(0).bytes(1000),
+        "pickle.safetensors": pickle.dumps(Bomb()),
+        "old.pt": pickle.dumps(Bomb()),
+    }
+    for name, data in cases.items():
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(InputError) as raised:
+            load_all(tmp_path / name)
+        assert name in str(raised.value) and "\n" not in str(raised.value)
+    assert not (tmp_path / "exploded").exists()
+    with pytest.raises(InputError, match="no such file"):
+        load_all(tmp_path / "nothing")
+
+
+def test_a_pt_name_means_the_safetensors_beside_it(tmp_path: Path) -> None:
+    write_weights(tmp_path / "ppo_sequential_final.safetensors", small_settings())
+    loaded, lines = weights.load(tmp_path / "ppo_sequential_final.pt")
+    assert loaded.path.suffix == ".safetensors" and "using" in lines[0]
+
+
+def test_a_run_directory_means_its_latest_whole_checkpoint(tmp_path: Path) -> None:
+    settings, checkpoints = small_settings(), tmp_path / "run" / "checkpoints"
+    for step in (0, 100, 200):
+        write_weights(checkpoints / f"step_{step}" / "policy.safetensors", settings, env_steps=str(step))
+    (checkpoints / "latest").symlink_to("step_200")
+    (checkpoints / "best").symlink_to("step_100")
+    for path, steps in ((tmp_path / "run", 200), (checkpoints, 200), (checkpoints / "best", 100)):
+        loaded, lines = weights.load(path)
+        assert loaded.env_steps == steps and not lines
+        assert weights.run_root(loaded.path) == tmp_path / "run"
+    (checkpoints / "step_200" / "policy.safetensors").write_bytes(b"torn")
+    loaded, lines = weights.load(tmp_path / "run")
+    assert loaded.env_steps == 100 and "instead" in lines[0]
+    with pytest.raises(InputError, match="holds no weights"):
+        weights.load(tmp_path)
+
+
+def test_the_manifest_is_believed_more_than_the_file(tmp_path: Path) -> None:
+    file = write_weights(tmp_path / "policy.safetensors", small_settings())
+    entry = {"bytes": file.stat().st_size, "sha256": "0" * 64}
+    counters = dict.fromkeys(("iteration", "env_steps", "adam_steps", "episodes", "worker_restarts"), 0)
+    files = {
+        name: entry for name in ("policy.safetensors", "training.safetensors", "environments.safetensors")
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps({"format": 1, "counters": counters, "files": files}))
+    with pytest.raises(InputError, match="checksum"):
+        weights.load(tmp_path)
+
+
+def test_code_named_by_a_stranger_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stranger.py").write_text("from pathlib import Path\nPath('imported').touch()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    _, metadata = contents(small_settings())
+    described = json.loads(metadata["settings"])
+    for change in ({"id": "stranger:CartPole-v1"}, {"wrappers": [{"stranger:Wrapper": {}}]}):
+        text = json.dumps(described | {"env": described["env"] | change})
+        file = write_weights(tmp_path / "a.safetensors", small_settings(), settings=text)
+        with pytest.raises(InputError, match="--trust-checkpoint"):
+            weights.load(file)
+        assert not (tmp_path / "imported").exists()
+    text = json.dumps(described | {"env": described["env"] | {"id": "stranger:CartPole-v1"}})
+    file = write_weights(tmp_path / "a.safetensors", small_settings(), settings=text)
+    assert weights.load(file, trust=True)[0].settings.env.id == "stranger:CartPole-v1"
+    assert (tmp_path / "imported").exists()
+
+
+def test_weights_that_do_not_fit_the_environment(tmp_path: Path) -> None:
+    loaded, _ = weights.load(write_weights(tmp_path / "a.safetensors", small_settings()))
+    other = small_settings("Acrobot-v1")
+    with pytest.raises(InputError, match="give an --env that fits"):
+        weights.fill(loaded, other, probe(other))

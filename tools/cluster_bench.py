@@ -1,0 +1,177 @@
+"""Measure what a minibatch's exchange costs between nodes, beside gloo's plain all-reduce of the same vector.
+
+Without --rate and --delay: over the loopback interface. With them: two hosts in network namespaces, joined by a link of that rate
+and one-way delay (needs root). The link is two TAP devices and a process between them, so it needs no queueing discipline.
+"""
+
+import argparse
+import collections
+import contextlib
+import fcntl
+import json
+import os
+import select
+import statistics
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+EXAMPLE = "tools/cluster_bench.py --rate 1000 --delay 1"
+TUNSETIFF, IFF_TAP, IFF_NO_PI, MTU = 0x400454CA, 0x0002, 0x1000, 30000
+PORT = 29517
+
+
+# --- one node -------------------------------------------------------------------------------------------------------------
+
+
+def node(arguments: argparse.Namespace) -> None:
+    from parallel_ppo.placement import set_thread_variables
+
+    set_thread_variables(1)
+    import numpy as np
+    import torch
+    import torch.distributed as distributed
+
+    from parallel_ppo import cluster, nodes, planning
+    from parallel_ppo.config import load_settings
+    from parallel_ppo.policies.policy import Policy, num_flat
+    from parallel_ppo.shared import Memory
+    from parallel_ppo.signals import Signals
+
+    flags = {"cluster.nnodes": arguments.nodes, "cluster.master_addr": arguments.address, "cluster.master_port": PORT,
+             "training.policy": arguments.policy}  # fmt: skip
+    settings = load_settings(file=ROOT / "config" / "ppo_cpu_cluster.yaml", flags=flags)
+    place = nodes.Node(arguments.rank, arguments.nodes)
+    plan = planning.make_plan(settings, kind="cluster", output=Path("unused"), node=place)
+    joined = cluster.join(plan, Signals(), lambda line: None)
+    assert isinstance(joined, cluster.GlooCluster)
+    memory = Memory(plan.settings, plan.spec, num_flat(Policy(plan.settings, plan.spec)))
+    memory.gradient[:] = np.random.default_rng(arguments.rank).standard_normal(memory.gradient.size)
+    vector = torch.from_numpy(memory.gradient.copy())
+    times: dict[str, list[float]] = {"exchange": [], "transfer": [], "all_reduce": []}
+    for _ in range(arguments.rounds + 2):  # interleaved; the first two warm up
+        before, began = joined.exchange.transfer, time.monotonic()
+        joined.sum_gradients(memory)
+        times["exchange"].append(time.monotonic() - began)
+        times["transfer"].append(joined.exchange.transfer - before)
+        began = time.monotonic()
+        distributed.all_reduce(vector)
+        times["all_reduce"].append(time.monotonic() - began)
+    sent = joined.exchange.bytes_sent / (arguments.rounds + 2)
+    result: dict[str, Any] = {"nodes": arguments.nodes, "policy": arguments.policy, "parameters": memory.gradient.size,
+                              "bytes_sent_per_minibatch": round(sent), "rate_mbit": arguments.rate, "delay_ms": arguments.delay}  # fmt: skip
+    for name, values in times.items():
+        result[f"{name}_ms_median"] = round(1000 * statistics.median(values[2:]), 2)
+        result[f"{name}_ms_least"] = round(1000 * min(values[2:]), 2)
+    if place.leads:
+        print(json.dumps(result))
+    joined.close()
+
+
+# --- the link -------------------------------------------------------------------------------------------------------------
+
+
+def open_tap(name: str) -> int:
+    descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+    fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
+    return descriptor
+
+
+def relay(taps: list[int], rate_mbit: float, delay_ms: float) -> None:
+    """Holds each frame until a link of this rate and delay would have delivered it."""
+    queues: list[collections.deque[tuple[float, bytes]]] = [collections.deque(), collections.deque()]
+    free_at = [0.0, 0.0]
+    while True:
+        now = time.monotonic()
+        for direction, queue in enumerate(queues):
+            while queue and queue[0][0] <= now:
+                with contextlib.suppress(
+                    OSError
+                ):  # the other side is full or down: a frame is lost, as on a wire
+                    os.write(taps[1 - direction], queue.popleft()[1])
+        due = min((queue[0][0] for queue in queues if queue), default=now + 0.5)
+        for tap in select.select(taps, [], [], max(0.0, due - time.monotonic()))[0]:
+            direction = taps.index(tap)
+            frame = os.read(tap, 1 << 16)
+            now = time.monotonic()
+            free_at[direction] = max(now, free_at[direction]) + len(frame) * 8 / (rate_mbit * 1e6)
+            queues[direction].append((free_at[direction] + delay_ms / 1000, frame))
+
+
+class Link:
+    """Two hosts and the wire between them; gone when the process is."""
+
+    def __init__(self, rate_mbit: float, delay_ms: float) -> None:
+        self.hosts = [f"bench{os.getpid()}n{index}" for index in range(2)]
+        taps = [open_tap(f"wire{index}") for index in range(2)]
+        for index, host in enumerate(self.hosts):
+            for words in (
+                f"netns add {host}", f"link set wire{index} netns {host}", f"-n {host} link set lo up",
+                f"-n {host} addr add 10.78.0.{index + 1}/24 dev wire{index}", f"-n {host} link set wire{index} mtu {MTU} up",
+            ):  # fmt: skip
+                subprocess.run(["ip", *words.split()], check=True)
+        self.process = os.fork()
+        if self.process == 0:
+            try:
+                relay(taps, rate_mbit, delay_ms)
+            finally:
+                os._exit(1)
+
+    def close(self) -> None:
+        os.kill(self.process, 9)
+        os.waitpid(self.process, 0)
+        for host in self.hosts:
+            subprocess.run(["ip", "netns", "del", host], check=False)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, epilog=f"example: {EXAMPLE}")
+    parser.add_argument(
+        "--nodes", type=int, default=2, help="on the loopback interface (default: %(default)s)"
+    )
+    parser.add_argument("--policy", default="impala", choices=["impala", "nature"])
+    parser.add_argument("--rounds", type=int, default=20, help="default: %(default)s")
+    parser.add_argument("--rate", type=float, help="of the link, Mbit/s")
+    parser.add_argument("--delay", type=float, default=0.0, help="of the link, ms one way")
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--address", default="127.0.0.1", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.rank is not None:
+        node(arguments)
+        return 0
+    if arguments.rate is not None and (os.geteuid() != 0 or arguments.nodes != 2):
+        print(
+            "error: --rate: makes two hosts in network namespaces; needs root and --nodes 2", file=sys.stderr
+        )
+        return 2
+    link = Link(arguments.rate, arguments.delay) if arguments.rate is not None else None
+    try:
+        address = "10.78.0.1" if link else "127.0.0.1"
+        started = [
+            subprocess.Popen(
+                [
+                    *(["ip", "netns", "exec", link.hosts[rank]] if link else []),
+                    sys.executable,
+                    __file__,
+                    *sys.argv[1:],
+                    "--rank",
+                    str(rank),
+                    "--address",
+                    address,
+                ]
+            )
+            for rank in range(arguments.nodes)
+        ]
+        return max(process.wait() for process in started)
+    finally:
+        if link is not None:
+            link.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
