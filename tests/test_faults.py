@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -20,7 +21,7 @@ from parallel_ppo.metrics import read_records  # noqa: E402
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 SMALL = ["--num-envs", "4", "--n-steps", "8", "--batch-size", "32", "--num-workers", "2", "--quiet",
          "--set", "env.slice_envs=2", "--set", "hardware.pinning=none"]  # fmt: skip
-CARTPOLE = ["--env", "CartPole-v1", *SMALL]
+CARTPOLE = ["--env", "CartPole-v1", "--n-epochs", "2", *SMALL]
 
 
 def faulty(tmp_path: Path, fault: str, *more: str, once: bool = False) -> list[str]:
@@ -106,7 +107,7 @@ def test_numbers_that_are_none_are_named_and_never_learned_from(tmp_path, capsys
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_the_nursery_may_be_lost_too(tmp_path, number):
-    length = ["--total-timesteps", str(32 * 400)]
+    length = ["--total-timesteps", str(32 * 40)]
     where, log = tmp_path / "run", tmp_path / "run.log"
     training = chaos_runs.Training([*CARTPOLE, *length, "--output-dir", str(where)], log)
     deadline = time.monotonic() + 60
@@ -161,8 +162,6 @@ def test_settings_changed_behind_the_runs_back_are_named(tmp_path, capsys):
     where = tmp_path / "run"
     assert cli.train_parallel([*CARTPOLE, "--total-timesteps", "32", "--output-dir", str(where)]) == 0
     config = where / "config.yaml"
-    config.write_text(
-        config.read_text().replace("gamma: 0.999", "gamma: 0.9").replace("gamma: 0.99\n", "gamma: 0.9\n")
-    )
+    config.write_text(re.sub(r"gamma: [\d.]+", "gamma: 0.9", config.read_text()))
     assert cli.train_parallel(["--resume", str(where), "--total-timesteps", "64", "--quiet"]) == 2
     assert capsys.readouterr().err.startswith("error: training.gamma: is 0.9 in the run's config.yaml")

@@ -37,7 +37,7 @@ class Training:
         self.temporary.mkdir(exist_ok=True)
         environment = os.environ | {TOKEN: self.token, "TMPDIR": str(self.temporary)}
         environment |= {faults.VARIABLE: str(plan)} if plan else {}
-        self.log, self.shm = log, set(os.listdir("/dev/shm"))
+        self.log, self.held = log, set[str]()
         self.started = time.monotonic()
         with open(log, "a") as file:
             self.process = subprocess.Popen(
@@ -64,28 +64,25 @@ class Training:
                     continue
         return found
 
+    def look(self) -> None:
+        """Remembers what its processes hold in /dev/shm: on a shared machine, other programs come and go there too."""
+        for pid in self.pids():
+            try:
+                links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+                maps = [
+                    line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+                ]
+            except OSError:
+                continue
+            self.held |= {name for name in (*links, *maps) if name.startswith("/dev/shm/")}
+
     def left_behind(self, patience: float = 2.0) -> tuple[int, int]:
         """(processes, files) that are still there after `patience` seconds."""
         deadline = time.monotonic() + patience
         while (alive := self.pids()) and time.monotonic() < deadline:
             time.sleep(0.05)
-        new = [name for name in os.listdir("/dev/shm") if name not in self.shm and not _is_in_use(name)]
+        new = [name for name in self.held if Path(name).exists()]
         return len(alive), len(new) + len(list(self.temporary.iterdir()))
-
-
-def _is_in_use(name: str) -> bool:
-    """A file in /dev/shm that a living process maps or holds open belongs to another program: ours are dead by now."""
-    target = f"/dev/shm/{name}"
-    for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdigit() and (
-                target in (entry / "maps").read_text()
-                or any(os.readlink(link) == target for link in (entry / "fd").iterdir())
-            ):
-                return True
-        except OSError:
-            continue
-    return False
 
 
 def checked(arguments: list[str], log: Path, timeout: float = 3600, plan: Path | None = None) -> None:
@@ -247,6 +244,7 @@ def interrupt_repeatedly(
         else:
             _wait_for_iteration(training, run, log, before_start)
             time.sleep(draw.uniform(0.0, 4.0))
+        training.look()
         before = time.monotonic()
         os.kill(training.process.pid, send(number))
         code = training.wait(60)
@@ -426,7 +424,7 @@ def fill_disk_of_run(folder: Path) -> Report:
 
 
 class Stopwatch:
-    """Adds up the seconds spent in some methods."""
+    """Adds up the CPU seconds spent in some methods: unlike wall time, they do not depend on who else uses the machine."""
 
     def __init__(self, *methods: tuple[type, str]) -> None:
         self.seconds = {f"{owner.__name__}.{name}": 0.0 for owner, name in methods}
@@ -435,64 +433,36 @@ class Stopwatch:
 
     def _timed(self, label: str, method: Callable[..., Any]) -> Callable[..., Any]:
         def timed(*arguments: Any, **options: Any) -> Any:
-            began = time.monotonic()
+            began = time.process_time()
             try:
                 return method(*arguments, **options)
             finally:
-                self.seconds[label] += time.monotonic() - began
+                self.seconds[label] += time.process_time() - began
 
         return timed
 
 
-def measure_cost(folder: Path) -> Report:
-    """What safety takes of an iteration of the default shape (IMPALA, 32 x 128, minibatch 1024, 4 epochs), in one process on one
-    thread, where every part can be timed; and what watching workers takes of the coordinator's time in a parallel run."""
+def measure_cost(folder: Path, *, iterations: int = 2) -> Report:
+    """What safety takes of an iteration (IMPALA, 32 x 128, minibatch 1024, one epoch: the fewer, the larger the share), in one
+    process on one thread, where every part can be timed."""
     from parallel_ppo import cli
     from parallel_ppo.checkpoint import Keeper
+    from parallel_ppo.coordinator import Coordinator
     from parallel_ppo.metrics import JsonlLog
-    from parallel_ppo.pool import ProcessPool
     from parallel_ppo.state import TrainingState
     from parallel_ppo.worker import Worker
 
-    watch = Stopwatch((TrainingState, "snapshot"), (Worker, "publish"), (Worker, "check_outputs"), (JsonlLog, "write"),
-                      (Keeper, "save"), (ProcessPool, "_watch"))  # fmt: skip
-    shape = [
-        "--env",
-        "coinrun",
-        "--policy",
-        "impala",
-        "--num-envs",
-        "32",
-        "--n-steps",
-        "128",
-        "--batch-size",
-        "1024",
-        "--quiet",
-    ]
-    length = ["--total-timesteps", str(2 * 32 * 128)]
-    assert (
-        cli.train_sequential([*shape, *length, "--num-threads", "1", "--output-dir", str(folder / "one")])
-        == 0
-    )
-    records = list(read_records(folder / "one" / "metrics.jsonl"))
-    iteration = statistics.median(record["t_iter"] for record in records)
-    one_save = watch.seconds["Keeper.save"] / 2  # at the start and at the end
-    parts = {
-        name: seconds / len(records)
-        for name, seconds in watch.seconds.items()
-        if name not in ("Keeper.save", "ProcessPool._watch")
-    }
-    began = time.monotonic()
-    assert (
-        cli.train_parallel(
-            [*SMALL, "--quiet", "--total-timesteps", "5120", "--output-dir", str(folder / "two")]
-        )
-        == 0
-    )
-    watching = watch.seconds["ProcessPool._watch"] / (time.monotonic() - began)
+    parts = ((TrainingState, "snapshot"), (Worker, "publish"), (Worker, "check_outputs"), (JsonlLog, "write"))
+    watch = Stopwatch(*parts, (Keeper, "save"), (Coordinator, "iterate"))
+    arguments = ["--env", "coinrun", "--policy", "impala", "--num-envs", "32", "--n-steps", "128", "--batch-size", "1024", "--n-epochs", "1",
+                 "--num-threads", "1", "--total-timesteps", str(iterations * 32 * 128), "--quiet"]  # fmt: skip
+    assert cli.train_sequential([*arguments, "--output-dir", str(folder / "one")]) == 0
+    seconds = watch.seconds
+    iteration, one_save = seconds.pop("Coordinator.iterate") / iterations, seconds.pop("Keeper.save") / 2
+    each = {name: value / iterations for name, value in seconds.items()}
     saving = one_save / 300  # one checkpoint every 300 s, the default
     return {
-        "iteration_s": iteration, "seconds_per_iteration": {name: round(value, 5) for name, value in parts.items()},
-        "one_checkpoint_s": one_save, "checkpoint_share_percent": 100 * saving, "watching_share_percent": 100 * watching,
-        "share_percent": 100 * (sum(parts.values()) / iteration + saving + watching),
+        "iteration_cpu_s": iteration, "cpu_s_per_iteration": {name: round(value, 5) for name, value in each.items()},
+        "one_checkpoint_cpu_s": one_save, "checkpoint_share_percent": 100 * saving,
+        "share_percent": 100 * (sum(each.values()) / iteration + saving),
     }  # fmt: skip
