@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import socket
+import threading
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -190,15 +191,24 @@ def _open_store(cluster: ClusterSettings, node: Node, master: str, deadline: flo
     descriptor = _listen(cluster, master) if listens else None
     if not listens:
         _await_listener(master, cluster.master_port, deadline, cluster.join_timeout)
-    try:
-        store = distributed.TCPStore(
-            master, cluster.master_port, node.size, listens, wait_for_workers=False, master_listen_fd=descriptor,
-            timeout=datetime.timedelta(seconds=max(1.0, min(STORE_TIMEOUT, deadline - time.monotonic()))),
-        )  # fmt: skip
-    except (RuntimeError, ValueError) as error:
+    opened: list[distributed.Store | Exception] = []
+
+    def open_it() -> None:
+        timeout = datetime.timedelta(seconds=max(1.0, min(STORE_TIMEOUT, deadline - time.monotonic())))
+        try:
+            opened.append(distributed.TCPStore(master, cluster.master_port, node.size, listens, timeout,
+                                               wait_for_workers=False, master_listen_fd=descriptor))  # fmt: skip
+        except (RuntimeError, ValueError) as error:
+            opened.append(error)
+
+    opening = threading.Thread(target=open_it, daemon=True)  # whatever else listens there may never answer
+    opening.start()
+    opening.join(min(2 * STORE_TIMEOUT, max(1.0, deadline - time.monotonic())))
+    store = opened[0] if opened else TimeoutError("no answer")
+    if isinstance(store, Exception):
         raise ClusterError(
-            f"what listens at {master}:{cluster.master_port} is not node 0 of this run ({_first_line(error)}); check --master-addr and --master-port"
-        ) from None
+            f"what listens at {master}:{cluster.master_port} is not node 0 of this run ({_first_line(store)}); check --master-addr and --master-port"
+        )
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0") if kept_by_agent else "0"
     return distributed.PrefixStore(f"parallel_ppo/{attempt}", store)
 

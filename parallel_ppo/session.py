@@ -266,7 +266,8 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
         reason = str(problem).splitlines()[0]
     except Exception:  # a mistake of ours; what was learned is not to blame
         coordinator.pool.close()
-        _save_end(plan, coordinator, display)
+        if plan.node.size == 1:  # other nodes are elsewhere in the loop, and their environments with them
+            _save_end(plan, coordinator, display)
         display.close()
         raise
     if code != ExitCode.DONE:

@@ -21,7 +21,7 @@ TIMEOUT = 6.0
 NOTICED = TIMEOUT + 5.0
 PORT = 29500
 GAMES = {"cartpole": (CARTPOLE, 128), "procgen": (PROCGEN, 64)}  # arguments, steps of an iteration
-FAULTS = ("killed", "stopped", "cut", "dropped")
+FAULTS = ["killed", *(pytest.param(fault, marks=pytest.mark.full) for fault in ("stopped", "cut", "dropped"))]
 
 
 def one_node(directory: Path, game: str, iterations: int) -> Path:
@@ -31,7 +31,9 @@ def one_node(directory: Path, game: str, iterations: int) -> Path:
     return directory
 
 
-@pytest.mark.parametrize("game", ["cartpole", pytest.param("procgen", marks=pytest.mark.procgen)])
+@pytest.mark.parametrize(
+    "game", ["cartpole", pytest.param("procgen", marks=[pytest.mark.procgen, pytest.mark.full])]
+)
 def test_two_and_four_hosts_learn_the_same_bits_as_one(game: str, tmp_path: Path) -> None:
     alone = one_node(tmp_path / "alone", game, 4)
     arguments, steps = GAMES[game]
