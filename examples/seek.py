@@ -8,7 +8,7 @@ SIZE = 96  # pixels of a rendered picture
 
 
 class Seek(gymnasium.Env):
-    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 20}  # noqa: RUF012
 
     def __init__(self, room: float = 1.0, render_mode: str | None = None) -> None:
         self.room, self.render_mode = room, render_mode
