@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from parallel_ppo import cli
+from parallel_ppo.normalize import EPSILON
 from parallel_ppo.plane import PLANES, Mind
 from parallel_ppo.reports.plane_plot import read_plane
 from parallel_ppo.subject import load_subject
@@ -56,7 +57,7 @@ def test_the_normaliser_is_stored_with_the_weights_and_frozen(run: Path) -> None
     )
     subject = load_subject(arguments)
     np.testing.assert_allclose(subject.filled.observation_mean, mean, rtol=1e-6)
-    deviation = np.sqrt(weights.arrays["observations.squares"] / count)
+    deviation = np.sqrt(weights.arrays["observations.squares"] / count + EPSILON)
     np.testing.assert_allclose(1 / subject.filled.observation_scale, deviation, rtol=1e-4)
     mind, row = Mind(subject), mean.astype(np.float32)[None]
     first = mind.think(row)
