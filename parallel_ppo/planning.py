@@ -187,7 +187,7 @@ def _place(settings: Settings, kind: str, machine: Machine, spec: EnvSpec) -> tu
             max_useful=max(shape.num_slices, shape.num_lanes),
         )
         useful = None
-        if kind == "parallel" and workers == "auto":
+        if kind == "parallel" and workers == "auto" and settings.cluster.nnodes == 1:
             useful = useful_workers(settings, spec, placement.num_workers, lambda: step_seconds(settings.env))
         if useful is None or useful[0] >= placement.num_workers:
             return placement, kind == "sequential"

@@ -17,6 +17,7 @@ OWN_STATE_FACTOR = 4  # an environment's own state may grow to this many times i
 OWN_STATE_LEAST = 1 << 20
 HEADER_BYTES = 4096
 TRIAL_STEPS = 30
+TRIAL_SECONDS = 0.2
 
 
 def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env:
@@ -99,22 +100,25 @@ def step_seconds(settings: EnvSettings) -> float:
     """How long one step takes here, roughly: enough to tell an arithmetic toy from a simulation."""
     env = make(settings)
     try:
-        single = Single(env, settings.id, seed=0, index=0)
-        row, action = (
-            np.zeros(single.reader.shape, single.reader.dtype),
-            np.zeros(single.action.num_components, np.float32),
-        )
-        single.reset(row)
-        durations = []
-        for _ in range(TRIAL_STEPS):
-            began = time.perf_counter()
-            _, terminated, truncated = single.step(action, row)
-            durations.append(time.perf_counter() - began)
-            if terminated or truncated:
-                single.reset(row)
-        return float(np.median(durations))
+        return float(np.median(_timed_steps(Single(env, settings.id, seed=0, index=0))))
+    except EnvironmentFault as error:
+        raise InputError(f"env.id: {settings.id} {error.detail}") from None
     finally:
         _close(env)
+
+
+def _timed_steps(single: Single) -> list[float]:
+    row = np.zeros(single.reader.shape, single.reader.dtype)
+    action = np.zeros(single.action.num_components, np.float32)
+    durations: list[float] = []
+    single.reset(row)
+    while len(durations) < TRIAL_STEPS and sum(durations) < TRIAL_SECONDS:
+        began = time.perf_counter()
+        _, terminated, truncated = single.step(action, row)
+        durations.append(time.perf_counter() - began)
+        if terminated or truncated:
+            single.reset(row)
+    return durations
 
 
 class GymnasiumSlice:

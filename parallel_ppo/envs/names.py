@@ -2,6 +2,8 @@
 
 import difflib
 import importlib
+import os
+import sys
 
 from parallel_ppo.exits import InputError
 
@@ -45,6 +47,8 @@ def _check_gymnasium(env_id: str) -> None:
 
     module, _, name = env_id.rpartition(":")
     if module:
+        if os.getcwd() not in sys.path:
+            sys.path.append(os.getcwd())  # last: nothing here can take the place of an installed package
         try:
             importlib.import_module(module)
         except Exception as error:
