@@ -58,8 +58,8 @@ def _measure_game(work: Work, game: str, repeats: int, placement: Placement) -> 
         settle(memory, lock=settings.hardware.lock_memory, huge_pages=settings.hardware.huge_pages)
         bind(policy, memory.tensor("parameters"))
         initialise(policy, memory.tensor("parameters"), seed=1)
-        pool = ProcessPool(settings, memory, nursery, list(placement.worker_cpus), 0, print)
-        slices = range(settings.shape.num_slices)
+        cpus, slices = list(placement.worker_cpus), range(settings.shape.num_slices)
+        pool = ProcessPool(settings, memory, nursery, cpus, slices, first_iteration=0, on_fault=print)
         iteration = iter(range(1 << 30))
 
         def ours() -> None:

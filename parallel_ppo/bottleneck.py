@@ -56,6 +56,7 @@ def limit(tally: Tally, around: Circumstances) -> str | None:
             _uneven_slices(tally, around),
             _uneven_lanes(tally, around),
             _coordinator(tally, around),
+            _exchange(tally),
             _checkpoints(around),
         )
         if loss is not None
@@ -140,6 +141,16 @@ def _coordinator(tally: Tally, around: Circumstances) -> Loss | None:
     return lost, (
         f"the coordinator, which worked alone for {lost:.0%} of the time; "
         f"a larger --batch-size or --n-steps (both change the learning) makes its part smaller"
+    )
+
+
+def _exchange(tally: Tally) -> Loss | None:
+    lost = tally.mean("share_exchange")
+    if lost < NOTABLE:
+        return None
+    return lost, (
+        f"the exchange with other nodes ({lost:.0%} of the time); "
+        f"a faster network, equal nodes or (it changes the learning) a larger --batch-size makes it smaller"
     )
 
 

@@ -47,6 +47,7 @@ NOT_LEARNING = frozenset(
         "share_collect",
         "share_gradients",
         "share_reduce",
+        "share_exchange",
         "share_coordinator",
     ]
 )

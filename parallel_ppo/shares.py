@@ -26,13 +26,14 @@ class Timed(Protocol):
 def phase_shares(phases: list[Phase], *, t_rollout: float, t_iter: float) -> dict[str, float]:
     """Disjoint, and 1 in sum: in `share_coordinator` only the coordinator works."""
 
-    def total(name: str) -> float:
-        return sum(phase.ended - phase.started for phase in phases if phase.name == name)
+    def total(*names: str) -> float:
+        return sum(phase.ended - phase.started for phase in phases if phase.name in names)
 
     shares = {
         "share_collect": t_rollout / t_iter,
         "share_gradients": total("gradients") / t_iter,
         "share_reduce": total("reduce") / t_iter,
+        "share_exchange": total("gather", "exchange") / t_iter,
     }
     return shares | {"share_coordinator": max(0.0, 1 - sum(shares.values()))}
 

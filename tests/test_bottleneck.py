@@ -43,6 +43,7 @@ def said(changes: dict[str, float], **circumstances: Any) -> str:
          "16 lanes do not divide evenly over 3", "--num-workers 4"),
         ({"idle_update": 0.2, "idle_share": 0.2}, {}, "the update", "--batch-size"),
         ({"share_coordinator": 0.4, "share_gradients": 0.4}, {}, "the coordinator, which worked alone for 40%", "--batch-size"),
+        ({"share_exchange": 0.3, "share_gradients": 0.5}, {}, "the exchange with other nodes (30%", "network"),
         ({}, {"checkpoint_share": 0.3}, "checkpoints, 30%", "logging.checkpoint_interval"),
         ({}, {"is_parallel": False, "num_workers": 1}, "gradients' arithmetic", "train_parallel_timed.py"),
     ],

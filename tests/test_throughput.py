@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import contenders, processes, throughput, throughput_report
+from benchmarks import collection, contenders, processes, throughput, throughput_report
 from benchmarks.contenders import CONTENDERS, Unavailable
 from benchmarks.works import COLLECTION, WORKS, mega_flops
 from parallel_ppo.exits import InputError
@@ -135,6 +135,17 @@ def test_memory_counts_the_whole_tree() -> None:
         "child.stdout.readline(); time.sleep(3); print('done', flush=True)"
     )
     assert 100 < run(code, wanted_lines=1).peak_mb < 400
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+@pytest.mark.procgen
+def test_collection_is_measured_beside_bare_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collection, "PROCGEN_GAMES", ("coinrun",))
+    work = COLLECTION._replace(num_envs=16, num_steps=4)
+    results = collection.measure_collection(work, repeats=2, machine=read_machine())
+    assert [len(runs) for runs in results["games"].values()] == [2]
+    assert all(run["ours"] > 0 and run["bare"] > 0 for run in results["games"]["coinrun"])
 
 
 @pytest.mark.slow

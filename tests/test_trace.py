@@ -73,7 +73,13 @@ def test_a_worker_that_did_nothing_is_idle() -> None:
 def test_phase_shares_are_one_in_sum() -> None:
     shares = phase_shares(made_up_iteration().phases, t_rollout=10.0, t_iter=25.0)
     assert shares == pytest.approx(
-        {"share_collect": 0.4, "share_gradients": 0.32, "share_reduce": 0.04, "share_coordinator": 0.24}
+        {
+            "share_collect": 0.4,
+            "share_gradients": 0.32,
+            "share_reduce": 0.04,
+            "share_exchange": 0.0,
+            "share_coordinator": 0.24,
+        }
     )
 
 

@@ -70,6 +70,7 @@ def main() -> None:
         )
     algorithm = config.build_algo()
     torch.set_num_threads(work.cores)
+    stated.check_network(work.policy, algorithm.learner_group._learner.module["default_policy"])
     clock.start()
     for _ in range(work.iterations):
         algorithm.train()

@@ -4,15 +4,17 @@ import sys
 import tempfile
 from typing import Any
 
+import gymnasium
 import stated
 from sample_factory.algo.runners.runner import AlgoObserver, Runner
 from sample_factory.cfg.arguments import parse_full_cfg, parse_sf_args
 from sample_factory.envs.env_utils import register_env
+from sample_factory.model.actor_critic import create_actor_critic
 from sample_factory.train import make_runner
 
 
 def create(name: str, configuration: Any = None, env_config: Any = None, render_mode: Any = None) -> Any:
-    return stated.make_single(name, 1 + (env_config.env_id if env_config else 0))
+    return stated.make_single(name, 1 + (env_config.env_id if env_config else 0), channels_first=True)
 
 
 class Ticker(AlgoObserver):
@@ -26,10 +28,27 @@ class Ticker(AlgoObserver):
         self.clock.tick()
 
 
+def network_of(env: str, configuration: Any) -> Any:
+    """A network as its learner will make it, to be counted."""
+    single = stated.make_single(env, 1, channels_first=True)
+    spaces = gymnasium.spaces.Dict({"obs": single.observation_space}), single.action_space
+    return create_actor_critic(configuration, *spaces)
+
+
 def options(work: Any, steps: int, directory: str) -> list[str]:
     network = {
-        "impala": ["--encoder_conv_architecture=resnet_impala", "--encoder_conv_mlp_layers", "256"],
-        "nature": ["--encoder_conv_architecture=convnet_atari", "--encoder_conv_mlp_layers", "512"],
+        "impala": [
+            "--encoder_conv_architecture=resnet_impala",
+            "--encoder_conv_mlp_layers",
+            "256",
+            "--nonlinearity=relu",
+        ],
+        "nature": [
+            "--encoder_conv_architecture=convnet_atari",
+            "--encoder_conv_mlp_layers",
+            "512",
+            "--nonlinearity=relu",
+        ],
         "mlp": [
             "--encoder_mlp_layers",
             "64",
@@ -63,7 +82,9 @@ def main() -> None:
         arguments = options(work, clock.steps, directory)
         sys.argv = sys.argv[:1]
         parser, _ = parse_sf_args(argv=arguments)
-        _, runner = make_runner(parse_full_cfg(parser, argv=arguments))
+        configuration = parse_full_cfg(parser, argv=arguments)
+        stated.check_network(work.policy, network_of(work.env, configuration))
+        _, runner = make_runner(configuration)
         runner.register_observer(Ticker(clock))
         runner.init()
         runner.run()

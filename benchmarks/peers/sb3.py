@@ -84,6 +84,9 @@ def main() -> None:
         env, policy = make_vec_env(work.env, work.num_envs), "MlpPolicy"
     else:
         env, policy = ProcgenVec(work.env, work.num_envs), "CnnPolicy"
+        policy_options[
+            "net_arch"
+        ] = []  # heads straight on the features, for other extractors than its own too
         if work.policy == "impala" or work.variant == "channels_last":  # the Nature CNN is its own
             options = {"network": work.policy, "channels_last": work.variant == "channels_last"}
             policy_options |= {"features_extractor_class": Extractor, "features_extractor_kwargs": options}
@@ -92,6 +95,7 @@ def main() -> None:
         n_epochs=work.epochs, gamma=stated.GAMMA, gae_lambda=stated.GAE_LAMBDA, clip_range=stated.CLIP, clip_range_vf=stated.CLIP, ent_coef=stated.ENTROPY,
         vf_coef=stated.VALUE, max_grad_norm=stated.GRADIENT_NORM, policy_kwargs=policy_options, device="cpu", seed=1,
     )  # fmt: skip
+    stated.check_network(work.policy, model.policy)
     model.learn(work.iterations * clock.steps, callback=Ticker(clock))
 
 

@@ -19,6 +19,16 @@ LEARNING_RATE, GAMMA, GAE_LAMBDA, CLIP, ENTROPY, VALUE, GRADIENT_NORM, ADAM_EPSI
 )  # fmt: skip
 
 
+# Of trunk and heads together: a network of another size is other work.
+PARAMETERS = {"impala": 626_256, "nature": 608_944, "mlp": 9_155}
+
+
+def check_network(policy: str, network: Any) -> None:
+    number = sum(parameter.numel() for parameter in network.parameters())
+    if number != PARAMETERS[policy]:
+        sys.exit(f"the network has {number} parameters, the stated work {PARAMETERS[policy]}")
+
+
 def parse(description: str) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=description, epilog="started by benchmarks/throughput.py, in an environment of its own"
@@ -59,26 +69,34 @@ def native_procgen(game: str, num: int, seed: int) -> Any:
 
 
 class ProcgenSingle(gymnasium.Env):
-    """One Procgen environment for peers that step environments singly. Procgen resets itself in the last step of an episode."""
+    """One Procgen environment for peers that step environments singly. Procgen resets itself in the last step of an episode.
+
+    `channels_first` is for peers that read images so.
+    """
 
     metadata = {"render_modes": []}  # noqa: RUF012
 
-    def __init__(self, game: str, seed: int) -> None:
-        self.native = native_procgen(game, 1, seed)
-        self.observation_space = gymnasium.spaces.Box(0, 255, (64, 64, 3), np.uint8)
+    def __init__(self, game: str, seed: int, channels_first: bool) -> None:
+        self.native, self.channels_first = native_procgen(game, 1, seed), channels_first
+        shape = (3, 64, 64) if channels_first else (64, 64, 3)
+        self.observation_space = gymnasium.spaces.Box(0, 255, shape, np.uint8)
         self.action_space = gymnasium.spaces.Discrete(15)
         self.render_mode = None
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[np.ndarray, dict]:
-        return self.native.observe()[1]["rgb"][0], {}
+        return self._image(self.native.observe()[1]), {}
+
+    def _image(self, observation: dict[str, np.ndarray]) -> np.ndarray:
+        image = observation["rgb"][0]
+        return image.transpose(2, 0, 1) if self.channels_first else image
 
     def step(self, action: int) -> tuple[np.ndarray, float, bool, bool, dict]:
         self.native.act(np.array([action], np.int32))
         reward, observation, first = self.native.observe()
-        return observation["rgb"][0], float(reward[0]), bool(first[0]), False, {}
+        return self._image(observation), float(reward[0]), bool(first[0]), False, {}
 
 
-def make_single(env: str, seed: int) -> gymnasium.Env:
-    return gymnasium.make(env) if "-v" in env else ProcgenSingle(env, seed)
+def make_single(env: str, seed: int, channels_first: bool = False) -> gymnasium.Env:
+    return gymnasium.make(env) if "-v" in env else ProcgenSingle(env, seed, channels_first)
