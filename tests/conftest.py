@@ -20,7 +20,9 @@ from parallel_ppo.config import Settings, load_settings  # noqa: E402
 
 torch.set_num_threads(1)
 for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-    if signal.getsignal(_number) is signal.SIG_IGN:  # a background job's child would ignore what the tests send
+    if (
+        signal.getsignal(_number) is signal.SIG_IGN
+    ):  # a background job's child would ignore what the tests send
         signal.signal(_number, signal.SIG_DFL)
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = {"env.num_envs": 16, "training.n_steps": 16, "training.batch_size": 64}
