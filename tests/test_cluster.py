@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from parallel_ppo import nodes, planning, rendezvous
+from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine import describe
 from parallel_ppo.nodes import Node
@@ -47,13 +48,14 @@ def test_equal_power_of_two_blocks_exchange_one_vector_each() -> None:
 
 
 def test_nodes_on_one_machine_take_disjoint_cores() -> None:
+    settings = small_settings(parallel__num_workers=2)
     plan = planning.Plan(
-        "cluster", small_settings(), None, describe("8 smt"), None, None, False, False, Node(0, 2)
+        "cluster", settings, probe(settings), describe("8 smt"), None, None, False, False, Node(0, 2), False
     )  # type: ignore[arg-type]
     shares = [planning.share_host(plan, index, 2).placement.worker_cpus for index in range(2)]
-    assert shares == [(0, 1), (2, 3)] or not set(shares[0]) & set(shares[1])
+    assert all(len(set(share)) == 2 for share in shares) and not set(shares[0]) & set(shares[1])
     crowded = planning.share_host(plan._replace(machine=describe("1")), 1, 2).placement
-    assert crowded.worker_cpus == (None,)
+    assert set(crowded.worker_cpus) == {None}
 
 
 # --- input ----------------------------------------------------------------------------------------------------------------
