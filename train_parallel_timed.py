@@ -1,8 +1,6 @@
 """Train with worker processes on all cores; see --help."""
 
-import sys
-
-from parallel_ppo.cli import train_parallel
+from parallel_ppo.cli import leave, train_parallel
 
 if __name__ == "__main__":
-    sys.exit(train_parallel())
+    leave(train_parallel())

@@ -1,8 +1,6 @@
 """Train in one process, with logs and checkpoints in places of their own; see --help."""
 
-import sys
-
-from parallel_ppo.cli import train_ppo_sequential
+from parallel_ppo.cli import leave, train_ppo_sequential
 
 if __name__ == "__main__":
-    sys.exit(train_ppo_sequential())
+    leave(train_ppo_sequential())

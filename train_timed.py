@@ -1,8 +1,6 @@
 """Train in one process; see --help."""
 
-import sys
-
-from parallel_ppo.cli import train_sequential
+from parallel_ppo.cli import leave, train_sequential
 
 if __name__ == "__main__":
-    sys.exit(train_sequential())
+    leave(train_sequential())
