@@ -12,7 +12,7 @@ PYTHON_BIN := venv/bin/python
 OUTPUT := $(if $(OUTPUT_DIR),--output-dir $(OUTPUT_DIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train train-parallel train-sequential train-classic train-cluster-local compare evaluate play quick tensorboard test test-full lint check format bench scaling chaos clean
+.PHONY: help setup train train-parallel train-sequential train-classic train-cluster-local compare evaluate play quick tensorboard test test-full lint check format bench tune scaling chaos clean
 
 help: ## show this list
 	@echo "make train-parallel DURATION=1.0 GAME=coinrun WORKERS=auto SEED=1 OUTPUT_DIR=runs/mine"
@@ -69,6 +69,9 @@ format: venv/.ready ## format the code
 
 bench: venv/.ready ## throughput against Stable-Baselines3, interleaved (makes it a venv of its own)
 	@$(PYTHON_BIN) benchmarks/throughput.py --work W1 --against sb3,sb3_channels_last
+
+tune: venv/.ready ## find the fastest workers and pinning for GAME on this machine
+	@$(PYTHON_BIN) tools/autotune.py --env $(GAME)
 
 scaling: venv/.ready ## throughput with 1, 2, ... workers
 	@$(PYTHON_BIN) benchmarks/scaling.py
