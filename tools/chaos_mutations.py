@@ -283,7 +283,8 @@ class ConfigMutator:
 def mutate_configs(folder: Path, *, number: int, seed: int = 7) -> Report:
     mutator, file = ConfigMutator(random.Random(seed)), folder / "config.yaml"
     folder.mkdir(parents=True, exist_ok=True)
-    load_settings(file=None, flags={"env.id": "CartPole-v1"})  # imports what a configuration may need
+    for env in ("coinrun", "CartPole-v1"):  # imports and compiles what a configuration may need
+        make_plan(load_settings(file=None, flags={"env.id": env}), kind="parallel", output=folder / "out")
     watch = Watch(2 << 30)
     outcomes, failures, slowest = {"loaded": 0, "refused": 0, "failed": 0}, [], 0.0
 
