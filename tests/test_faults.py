@@ -70,7 +70,7 @@ def test_a_hang_is_noticed_by_its_deadline(tmp_path, capsys):
     assert summary(tmp_path / "run")["worker_restarts"] == 1
 
 
-def test_a_worker_that_keeps_failing_ends_the_run_with_its_traceback(tmp_path, capsys):
+def test_a_worker_that_keeps_failing_ends_the_run_and_names_the_culprit(tmp_path, capsys):
     code = cli.train_parallel(
         faulty(
             tmp_path, "raise", "--total-timesteps", "64", "--set", "parallel.max_restarts=2", "--seed", "7"
@@ -80,7 +80,7 @@ def test_a_worker_that_keeps_failing_ends_the_run_with_its_traceback(tmp_path, c
     assert code == 4
     assert error.startswith("worker ")
     assert "3 times without a completed iteration (iteration 0, seed 7)" in error.splitlines()[0]
-    assert "RuntimeError: the environment is broken" in error
+    assert "raised RuntimeError in step" in error and "the environment is broken" in error
     assert summary(tmp_path / "run")["exit_code"] == 4
     assert (tmp_path / "run" / "checkpoints" / "step_0").is_dir()
 
@@ -90,7 +90,11 @@ def test_an_exception_in_the_sequential_trainer_ends_the_run_in_order(tmp_path, 
     at = arguments.index("--num-workers")
     code = cli.train_sequential(arguments[:at] + arguments[at + 2 :])
     assert code == 4
-    assert capsys.readouterr().err.startswith("error: RuntimeError: the environment is broken")
+    error = capsys.readouterr().err
+    assert (
+        error.startswith("error: environment 0 (faulty_env:Faulty-v0")
+        and "the environment is broken" in error
+    )
     assert summary(tmp_path / "run")["env_steps"] == 0
 
 

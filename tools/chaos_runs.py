@@ -115,9 +115,9 @@ def make_plan(per_phase: int, per_kind: int, seed: int) -> list[dict[str, Any]]:
     """`per_phase` kills in each phase and `per_kind` of every other fault, on two of three iterations."""
     draw = random.Random(seed)
     wanted = [(phase, "SIGKILL") for phase in PHASES for _ in range(per_phase)]
-    for kind in KINDS:
+    for offset, kind in enumerate(KINDS, 1):
         fitting = PHASES if kind.startswith("SIG") else PHASES[:-1]  # a waiting worker can only be signalled
-        wanted += [(fitting[index % len(fitting)], kind) for index in range(per_kind)]
+        wanted += [(fitting[(index + offset) % len(fitting)], kind) for index in range(per_kind)]
     draw.shuffle(wanted)
     wanted.sort(key=lambda pair: pair[0] == "spawn")  # primary faults first; a start follows another fault
     entries: list[dict[str, Any]] = []
