@@ -83,7 +83,7 @@ def test_descriptions_are_checked(tmp_path: Path, name: str) -> None:
 def test_a_huge_network_is_refused_before_memory_is_spent(tmp_path: Path) -> None:
     _, metadata = contents(small_settings())
     described = json.loads(metadata["settings"])
-    described["training"]["hidden_sizes"] = [10**7, 10**7]
+    described["training"]["hidden_sizes"] = [4096, 4096]
     with pytest.raises(InputError, match="its network needs float32 of shape"):
         load_all(write_weights(tmp_path / "a.safetensors", small_settings(), settings=json.dumps(described)))
 
@@ -143,7 +143,9 @@ def test_the_manifest_is_believed_more_than_the_file(tmp_path: Path) -> None:
     files = {
         name: entry for name in ("policy.safetensors", "training.safetensors", "environments.safetensors")
     }
-    (tmp_path / "manifest.json").write_text(json.dumps({"format": 1, "counters": counters, "files": files}))
+    learned = {"policy_sha256": "", "learning": {}, "environments_hmac": None}
+    manifest = {"format": 1, "counters": counters, "files": files, **learned}
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match="checksum"):
         weights.load(tmp_path)
 
