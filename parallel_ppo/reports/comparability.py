@@ -98,7 +98,8 @@ def busy_machine(group: Group) -> list[str]:
     """Runs that got much less CPU time than they were busy for shared the machine with something else."""
     lines = []
     for run in group.runs:
-        workers = 1 if run.kind == "sequential" else run.num_workers  # its further threads may have nothing to do
+        # Further threads of a sequential run may have nothing to do.
+        workers = 1 if run.kind == "sequential" else run.num_workers
         idle = column_mean([run], "idle_share")
         wanted = 100.0 * workers * (1.0 - (idle if idle == idle else 0.0))
         got = cpu_percent([run])
