@@ -8,7 +8,7 @@ import argparse
 import re
 import sys
 
-from common import SCRIPT, number, parser, quoted, submit, training
+from job import SCRIPT, number, parser, quoted, submit, training
 
 EXAMPLE = "tools/launch/pbs.py --nodes 4 --cpus 32 --time 24:00:00 --output-dir runs/big -- --env coinrun --num-envs 512 --batch-size 16384"
 

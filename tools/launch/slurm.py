@@ -6,7 +6,7 @@ is put back into the queue. A lost node (6) is put back as well. The same script
 
 import sys
 
-from common import number, parser, quoted, submit, training
+from job import number, parser, quoted, submit, training
 
 EXAMPLE = "tools/launch/slurm.py --nodes 4 --cpus 32 --time 24:00:00 --output-dir runs/big -- --env coinrun --num-envs 512 --batch-size 16384"
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from common import parser, quoted, training
+from job import parser, quoted, training
 
 EXAMPLE = "tools/launch/ssh.py --hosts hosts.txt --output-dir runs/big -- --env coinrun --num-envs 128 --batch-size 4096"
 
