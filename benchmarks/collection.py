@@ -1,6 +1,7 @@
 """Collection alone, in all 16 games: our pool against processes that do nothing but the same Procgen steps and inferences.
 
-Both sides have the same number of processes on the same CPUs, the same batches, and take turns.
+Both sides have the same number of processes on the same CPUs and the same batches, and take turns. The bare side replays the actions
+that ours chose an iteration before, from the same seeds: both step through the same states.
 """
 
 import os
@@ -13,6 +14,7 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import numpy as np
 import psutil
 
 from benchmarks.works import Work
@@ -68,13 +70,19 @@ def _measure_game(work: Work, game: str, repeats: int, placement: Placement) -> 
 
         def theirs() -> None:
             for process in bare:
-                process.go()
+                process.go(actions)
             for process in bare:
                 process.wait()
 
-        _seconds(ours), _seconds(theirs)  # warm-up
+        def last_actions() -> np.ndarray:
+            return memory.action.reshape(work.num_steps, work.num_envs).astype(np.int32)
+
+        ours()
+        actions = last_actions()
+        ours(), theirs()  # warm-up
         runs = []
         for repeat in range(repeats):
+            actions = last_actions()
             order = ["ours", "bare"] if repeat % 2 == 0 else ["bare", "ours"]
             sides = {"ours": ours, "bare": theirs}
             runs.append({side: work.steps / _seconds(sides[side]) for side in order})
@@ -100,18 +108,18 @@ class BareProcess:
         command = [sys.executable, __file__, game, str(work.num_envs), str(work.num_steps), str(placement.num_workers),
                    str(index), str(placement.worker_cpus[index])]  # fmt: skip
         self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         self.wait()  # until it is ready
 
-    def go(self) -> None:
+    def go(self, actions: np.ndarray) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
+        self.process.stdin.write(actions.tobytes())
         self.process.stdin.flush()
 
     def wait(self) -> None:
         assert self.process.stdout is not None
-        if self.process.stdout.readline() != "done\n":
+        if self.process.stdout.readline() != b"done\n":
             raise RuntimeError("the process for bare steps died")
 
     def close(self) -> None:
@@ -120,13 +128,12 @@ class BareProcess:
 
 
 def bare_main() -> None:
-    """Between two lines on standard input: T steps and T + 1 inferences of each slice, and nothing else."""
+    """For every T x E actions on standard input: T steps and T + 1 inferences of each slice, and nothing else."""
     game = sys.argv[1]
     num_envs, num_steps, num_workers, index = map(int, sys.argv[2:6])
     set_thread_variables(1)
     if sys.argv[6] != "None":
         psutil.Process().cpu_affinity([int(sys.argv[6])])
-    import numpy as np
     import torch
 
     from parallel_ppo.envs.build import make_slice
@@ -140,15 +147,15 @@ def bare_main() -> None:
     natives = [make_slice(settings, number).native for number in mine]  # type: ignore[attr-defined]
     policy = Policy(settings, SPEC)
     nothing = torch.zeros(()), torch.ones(()), 0.0
-    actions = np.random.default_rng(1).integers(0, 15, (num_steps, shape.slice_envs)).astype(np.int32)
     print("done", flush=True)
-    for _ in sys.stdin:
+    while chosen := sys.stdin.buffer.read(num_steps * num_envs * 4):
+        actions = np.frombuffer(chosen, np.int32).reshape(num_steps, shape.num_slices, shape.slice_envs)
         with torch.inference_mode():
-            for native in natives:
+            for number, native in zip(mine, natives, strict=True):
                 policy.pack()
                 for t in range(num_steps):
                     policy(policy.prepare(torch.from_numpy(native.observe()[1]["rgb"]), *nothing))
-                    native.act(actions[t])
+                    native.act(actions[t, number])
                 policy(policy.prepare(torch.from_numpy(native.observe()[1]["rgb"]), *nothing))
         print("done", flush=True)
 

@@ -141,7 +141,11 @@ class Buffers(NamedTuple):
 
 
 class GlooCluster:
-    def __init__(self, shape: Shape, node: Node, meeting: Meeting, signals: Signals) -> None:
+    def __init__(
+        self, shape: Shape, node: Node, meeting: Meeting, signals: Signals, *, exact_order: bool = True
+    ) -> None:
+        """Without `exact_order` gloo adds the gradients: faster, but the last bits then depend on the number of nodes."""
+        self.exact_order = exact_order
         self.shape, self.node, self.meeting, self.signals = shape, node, meeting, signals
         self.names = meeting.names
         self.slices, self.lanes = nodes.own_slices(shape, node), nodes.own_lanes(shape, node)
@@ -151,7 +155,8 @@ class GlooCluster:
         size = nodes.group_size(shape, node.size)
         self.groups = nodes.groups(self.lanes, size)
         self.num_groups = [len(nodes.groups(lanes, size)) for lanes in self.all_lanes]
-        self.reduced_lanes = self.lanes if max(self.num_groups) == 1 else self.lanes[:0]
+        whole = not exact_order or max(self.num_groups) == 1
+        self.reduced_lanes = self.lanes if whole else self.lanes[:0]
         payload = max(map(len, self.all_lanes)) * NUM_STATISTICS * np.dtype(np.float64).itemsize
         self.exchange = Exchange(node, meeting, signals, payload)
         self.buffers: Buffers | None = None
@@ -231,30 +236,36 @@ class GlooCluster:
 
     @_in_step
     def sum_gradients(self, memory: Memory) -> None:
-        """Lanes' gradients of all nodes, summed in the one tree; each node finishes the tree for its range of parameters.
-
-        As many bytes travel as in a ring all-reduce, but the order of additions is that of one node. The loss statistics of
-        all lanes come with the meeting.
-        """
+        """Lanes' gradients of all nodes, and their loss statistics, which come with the meeting."""
         own = memory.lane_statistics[self.lanes.start : self.lanes.stop]
         self.exchange.meet("gradients", payload=own)
         for lanes, row in zip(self.all_lanes, self.exchange.payloads, strict=True):
             data = row[: len(lanes) * own.itemsize * own.shape[1]]
             memory.lane_statistics[lanes.start : lanes.stop] = data.view(own.dtype).reshape(-1, own.shape[1])
         with self.exchange.transferring():
-            buffers = self._buffers(memory)
-            self._fill_group_sums(memory, buffers.sums)
-            sizes = [number * buffers.chunk for number in self.num_groups]
-            sent_sizes = [len(self.groups) * buffers.chunk] * self.node.size
-            self.exchange.move(buffers.parts.reshape(-1), buffers.sums.reshape(-1), sizes, sent_sizes)
-            buffers.range_sum[:] = ppo.tree_sum(list(torch.from_numpy(buffers.parts)))
-            self.exchange.move(buffers.whole, buffers.range_sum.reshape(-1))
-            memory.gradient[:] = buffers.whole[: memory.gradient.size]
+            if self.exact_order:
+                self._finish_tree(memory)
+            else:
+                self.exchange.add(memory.gradient)
             gradient = memory.tensor("gradient")
             for block, first in enumerate(range(0, memory.gradient.size, BLOCK)):
                 memory.gradient_squares[block] = float(
                     gradient[first : first + BLOCK].double().square().sum()
                 )
+
+    def _finish_tree(self, memory: Memory) -> None:
+        """Summed in the one tree; each node finishes the tree for its range of parameters.
+
+        As many bytes travel as in a ring all-reduce, but the order of additions is that of one node.
+        """
+        buffers = self._buffers(memory)
+        self._fill_group_sums(memory, buffers.sums)
+        sizes = [number * buffers.chunk for number in self.num_groups]
+        sent_sizes = [len(self.groups) * buffers.chunk] * self.node.size
+        self.exchange.move(buffers.parts.reshape(-1), buffers.sums.reshape(-1), sizes, sent_sizes)
+        buffers.range_sum[:] = ppo.tree_sum(list(torch.from_numpy(buffers.parts)))
+        self.exchange.move(buffers.whole, buffers.range_sum.reshape(-1))
+        memory.gradient[:] = buffers.whole[: memory.gradient.size]
 
     def _fill_group_sums(self, memory: Memory, sums: np.ndarray) -> None:
         """[node, own group, chunk of parameters]: what each node needs to finish its range."""
@@ -365,4 +376,7 @@ def join(plan: Plan, signals: Signals, say: Callable[[str], None]) -> Cluster:
     )
     if len({hello.cpu_model for hello in meeting.hellos}) > 1:
         say("the nodes have different CPUs: the run may stop because their results differ in the last bits")
-    return GlooCluster(settings.shape, node, meeting, signals)
+    exact_order = settings.cluster.reduction == "tree"
+    if not exact_order:
+        say("cluster.reduction is gloo: what is learned depends on the number of nodes, in the last bits")
+    return GlooCluster(settings.shape, node, meeting, signals, exact_order=exact_order)

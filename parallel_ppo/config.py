@@ -123,6 +123,7 @@ class ClusterSettings(Section):
     nnodes: Annotated[int, Field(ge=1, le=4096)] = 1
     num_workers: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] | None = None
     distributed_backend: Literal["gloo"] = "gloo"
+    reduction: Literal["tree", "gloo"] = "tree"
     master_addr: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     master_port: Annotated[int, Field(ge=1, le=65535)] = 29500
     interface: Annotated[str, Field(min_length=1)] | None = None

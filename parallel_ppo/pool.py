@@ -214,7 +214,7 @@ class ProcessPool:
         return self.members[task.first_block % self.num_workers]
 
     def _feed(self, member: Member) -> None:
-        while member.child is not None and len(member.outstanding) < DEPTH:
+        while member.child is not None and len(member.outstanding) < self._depth(member):
             if not member.queue and not self._steal(member):
                 return
             task = member.queue.popleft()
@@ -222,6 +222,13 @@ class ProcessPool:
                 member.send(task)
             except OSError:
                 return  # it is dying: its sentinel tells, and what it holds is asked again
+
+    def _depth(self, member: Member) -> int:
+        """The last free tasks are not handed out ahead: whoever is idle first takes them."""
+        last = len(member.queue) < DEPTH and not any(
+            isinstance(task, (Open, Collect)) for task in member.queue
+        )
+        return 1 if last else DEPTH
 
     def _steal(self, member: Member) -> bool:
         """A free task from whoever has most of them waiting."""

@@ -76,7 +76,11 @@ def source_digest() -> str:
 
 def introduce(plan: Plan, address: str) -> Hello:
     settings = plan.settings
-    must_match = {"cluster.nnodes": plan.node.size, **learning_settings(settings)}
+    must_match = {
+        "cluster.nnodes": plan.node.size,
+        "cluster.reduction": settings.cluster.reduction,
+        **learning_settings(settings),
+    }
     must_match |= {"version": VERSION, "source code": source_digest(), "torch": torch.__version__}
     name = f"{plan.node.rank}:{short_host_name()}"
     return Hello(

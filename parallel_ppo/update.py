@@ -15,12 +15,13 @@ from parallel_ppo.config import Settings
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.normalize import Moments
 from parallel_ppo.pool import Pool, Span
-from parallel_ppo.shared import BLOCK, Memory
+from parallel_ppo.shared import Memory
 from parallel_ppo.state import TrainingState
 from parallel_ppo.timeline import Phase, Timeline
 from parallel_ppo.worker import Gradient, Reduce
 
 ADAM_BETAS = (0.9, 0.999)
+ADAM_BLOCK = 1 << 16  # parameters: enough for the calls to cost little beside the arithmetic
 REDUCE_ELEMENTS = 1 << 21  # fewer additions than this are not worth a message to a second worker
 
 
@@ -174,8 +175,8 @@ def adam_step(
     beta1, beta2 = ADAM_BETAS
     rate = learning_rate / (1 - beta1**step)
     correction = 1 / math.sqrt(1 - beta2**step)
-    for start in range(0, len(parameters), BLOCK):
-        span = slice(start, start + BLOCK)
+    for start in range(0, len(parameters), ADAM_BLOCK):
+        span = slice(start, start + ADAM_BLOCK)
         scaled = gradient[span] * gradient_scale
         first = first_moment[span].mul_(beta1).add_(scaled, alpha=1 - beta1)
         second = second_moment[span].mul_(beta2).addcmul_(scaled, scaled, value=1 - beta2)

@@ -17,7 +17,7 @@ from parallel_ppo.envs.contract import EnvSpec, SliceEnv
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies import heads
-from parallel_ppo.policies.policy import Policy, bind, views
+from parallel_ppo.policies.policy import Output, Policy, bind, views
 from parallel_ppo.policies.twin import Twin
 from parallel_ppo.shared import BLOCK, Memory
 from parallel_ppo.slopes import Batch, Weights
@@ -71,6 +71,9 @@ class Worker:
         self.policy = Policy(settings, spec)
         bind(self.policy, memory.tensor("parameters"))
         self.parameters = list(self.policy.parameters())
+        in_trunk = [name.startswith("trunk.") for name, _ in self.policy.named_parameters()]
+        self.trunk_places = [index for index, inside in enumerate(in_trunk) if inside]
+        self.head_places = [index for index, inside in enumerate(in_trunk) if not inside]
         self.twin = Twin(self.policy, memory.tensor("parameters")) if self.policy.value_trunk else None
         self.network: Policy | Twin = self.twin or self.policy
         self.slices: dict[int, SliceEnv] = {}
@@ -247,22 +250,45 @@ class Worker:
                 observation, arrays, weights, into
             )
         else:
-            self.memory.lane_statistics[task.lane] = self.autograd(task.lane, observation, batch, weights)
+            differentiate = self.autograd if self.policy.native is None else self.native_trunk
+            self.memory.lane_statistics[task.lane] = differentiate(task, observation, batch, weights)
 
     def autograd(
-        self, lane: int, observation: torch.Tensor, batch: dict[str, torch.Tensor], weights: Weights
+        self, task: Gradient, observation: torch.Tensor, batch: dict[str, torch.Tensor], weights: Weights
     ) -> list[float]:
-        output = self.policy(observation)
+        sums = self.loss(self.policy(observation), batch, weights)
+        gradients = torch.autograd.grad(sums.total, self.parameters)
+        for view, gradient in zip(self.gradient_views(task.lane), gradients, strict=True):
+            view.copy_(gradient)
+        return [float(value.detach()) for value in sums]
+
+    def native_trunk(
+        self, task: Gradient, observation: torch.Tensor, batch: dict[str, torch.Tensor], weights: Weights
+    ) -> list[float]:
+        """The heads by autograd, the trunk by the kernels, which write its gradients where they belong."""
+        native = self.policy.native
+        assert native is not None
+        self.policy.pack((task.iteration, task.epoch, task.minibatch))
+        features, activations = native.forward(observation)
+        features.requires_grad_()
+        sums = self.loss(self.policy.outputs(features, features), batch, weights)
+        slope, *gradients = torch.autograd.grad(
+            sums.total, [features, *(self.parameters[index] for index in self.head_places)]
+        )
+        into = self.gradient_views(task.lane)
+        trunk = [into[index] for index in self.trunk_places]
+        native.backward(observation, features.detach(), activations, slope, trunk)
+        for index, gradient in zip(self.head_places, gradients, strict=True):
+            into[index].copy_(gradient)
+        return [float(value.detach()) for value in sums]
+
+    def loss(self, output: Output, batch: dict[str, torch.Tensor], weights: Weights) -> ppo.LossSums:
         evaluated = heads.evaluate(self.spec.action, output.action, output.log_std, batch["action"])
-        sums = ppo.loss_sums(
+        return ppo.loss_sums(
             log_prob=evaluated.log_prob, entropy=evaluated.entropy, value=output.value,
             old_log_prob=batch["log_prob"], old_value=batch["value"], advantage=batch["advantage"],
             target_return=batch["target_return"], **weights._asdict(),
         )  # fmt: skip
-        gradients = torch.autograd.grad(sums.total, self.parameters)
-        for view, gradient in zip(self.gradient_views(lane), gradients, strict=True):
-            view.copy_(gradient)
-        return [float(value.detach()) for value in sums]
 
     def gradient_views(self, lane: int) -> list[torch.Tensor]:
         if lane not in self.lane_views:

@@ -139,6 +139,33 @@ def test_one_stopped_node_stops_all_and_another_number_of_nodes_continues(tmp_pa
     assert learning(directory) == whole.learning
 
 
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_gloo_may_add_the_gradients_itself(tmp_path: Path) -> None:
+    """One optimizer step: the same gradient but for the order of additions, and the same bits when it is done again."""
+    budget = [*CARTPOLE, "--total-timesteps", "128", "--batch-size", "128"]
+    alone = train(tmp_path / "alone", *budget, *QUIET)
+    for name in ("first", "second"):
+        plain = [*budget, "--set", "cluster.reduction=gloo", "--output-dir", str(tmp_path / name)]
+        with Nodes(3, *plain) as started:
+            assert started.wait() == [(0, "")] * 3
+    first, second = (summary(tmp_path / name)["policy_sha256"] for name in ("first", "second"))
+    assert first == second
+    ours, theirs = alone.learning[-1], learning(tmp_path / "first")[-1]
+    assert theirs["grad_norm"] == pytest.approx(ours["grad_norm"], rel=1e-5)
+    assert theirs["loss"] == ours["loss"]
+    assert metrics(tmp_path / "first")[-1]["nodes"][0]["bytes_sent"] > 0
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_another_reduction_on_one_node_is_named_on_all(tmp_path: Path) -> None:
+    extra = {1: ["--set", "cluster.reduction=gloo"]}
+    with Nodes(2, *CARTPOLE, "--output-dir", str(tmp_path / "run"), extra=extra) as started:
+        for code, errors in started.wait():
+            assert code == 2 and "cluster.reduction" in errors
+
+
 # --- starts that fail -----------------------------------------------------------------------------------------------------
 
 

@@ -43,6 +43,7 @@ class Policy(nn.Module):
         self.native = (
             NativeImpala(spec.observation_shape[2]) if settings.training.kernels == "native" else None
         )
+        self.packed_for: tuple[int, ...] | None = None
         is_gaussian = spec.action.kind == "gaussian"
         self.log_std = nn.Parameter(torch.zeros(spec.action.sizes[0])) if is_gaussian else None
 
@@ -54,13 +55,16 @@ class Policy(nn.Module):
             features = self.native.trunk(observation, list(self.trunk.parameters()))
         else:
             features = self.native.features(observation)
-        value_features = features if self.value_trunk is None else self.value_trunk(observation)
+        return self.outputs(features, features if self.value_trunk is None else self.value_trunk(observation))
+
+    def outputs(self, features: Tensor, value_features: Tensor) -> Output:
         return Output(self.action_head(features), self.log_std, self.value_head(value_features).squeeze(1))
 
-    def pack(self) -> None:
-        """Lays the weights out for inference; cheap, once per collection."""
-        if self.native is not None:
-            self.native.load(list(self.trunk.parameters()))
+    def pack(self, step: tuple[int, ...] | None = None) -> None:
+        """Lays the weights out for the native kernels: for inference, or for the gradients of an optimizer step, once for all its lanes."""
+        if self.native is not None and (step is None or step != self.packed_for):
+            self.native.load(list(self.trunk.parameters()), training=step is not None)
+            self.packed_for = step
 
     def prepare(self, rows: Tensor, mean: Tensor, scale: Tensor, clip: float) -> Any:
         """Rows of the slab -> what the network reads: images in channels-last float, vectors normalised, or a list of both."""
