@@ -4,6 +4,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -169,3 +170,17 @@ def test_settings_changed_behind_the_runs_back_are_named(tmp_path, capsys):
     config.write_text(re.sub(r"gamma: [\d.]+", "gamma: 0.9", config.read_text()))
     assert cli.train_parallel(["--resume", str(where), "--total-timesteps", "64", "--quiet"]) == 2
     assert capsys.readouterr().err.startswith("error: training.gamma: is 0.9 in the run's config.yaml")
+
+
+def test_an_exit_in_c_code_ends_a_worker_at_once() -> None:
+    """No exit handler of a library runs first: they take a second in which nobody knows that the worker is gone."""
+    code = (
+        "import ctypes; from parallel_ppo.worker_process import set_up\n"
+        "handler = ctypes.CFUNCTYPE(None)(lambda: print('a handler ran', flush=True))\n"
+        "library = ctypes.CDLL(None); library.on_exit(handler, None)\n"
+        "set_up(None); library.exit(7)"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert (result.returncode, result.stdout) == (7, "")

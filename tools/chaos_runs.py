@@ -198,7 +198,7 @@ def measure_workers(folder: Path, entries: list[dict[str, Any]]) -> Report:
         "faults_planned": len(entries), "faults_fired": len(fired), "kills_by_phase": by_phase, "others_by_kind": by_kind,
         "identical": is_identical(folder / "broken", folder / "reference"),
         "detection_s": _spread(delays.get("other", [])), "detection_stopped_s": _spread(delays["SIGSTOP"]),
-        "detection_exit_s": _spread(delays["exit"]),  # from the call: the exit handlers of every loaded library run first
+        "detection_exit_s": _spread(delays["exit"]),  # from the call
         "cost_of_a_kill_s": _spread(costs), "iteration_s": clean, "worker_start_s": _spread(starts),
         "cost_within_bound": statistics.median(costs) < clean + statistics.median(starts),
         "iterations": len(times),
@@ -300,21 +300,28 @@ def preempt_long_iteration(folder: Path, *, times: int, seed: int = 4) -> Report
     """SIGTERM in the middle of iterations that take many seconds; the state is saved as of the iteration's start."""
     draw, run = random.Random(seed), folder / "long"
     shape = ["--env", "coinrun", "--policy", "impala", "--num-envs", "32", "--n-steps", "128", "--batch-size", "1024",
-             "--n-epochs", "2", "--num-workers", "2", "--total-timesteps", str(10**9)]  # fmt: skip
+             "--n-epochs", "12", "--num-workers", "2"]  # fmt: skip
+    far = ["--total-timesteps", str(10**9)]
     gone, codes = [], []
     for _ in range(times):
         where = ["--resume", str(run)] if run.exists() else [*shape, "--output-dir", str(run)]
-        training = Training(where, folder / "long.log")
+        training = Training([*where, *far], folder / "long.log")
         while "slices of" not in (folder / "long.log").read_text().rpartition("\x1c")[2]:
             time.sleep(0.1)
-        time.sleep(draw.uniform(3, 12))
+        time.sleep(draw.uniform(3, 18))
         with open(folder / "long.log", "a") as file:
             file.write("\x1c")
         before = time.monotonic()
         training.process.terminate()
         codes.append(training.wait(60))
         gone.append(time.monotonic() - before)
-    return {"signals": times, "exit_codes": codes, "gone_s": _spread(gone)}
+    reached = max([record["iteration"] for record in read_records(run / "metrics.jsonl")], default=0)
+    length = ["--total-timesteps", str((reached + 1) * 32 * 128)]
+    checked(["--resume", str(run), *length], folder / "long.log")
+    checked([*shape, *length, "--output-dir", str(folder / "reference")], folder / "reference.log")
+    seconds = [record["t_iter"] for record in read_records(folder / "reference" / "metrics.jsonl")]
+    return {"signals": times, "exit_codes": codes, "gone_s": _spread(gone), "iteration_s": _spread(seconds),
+            "identical": is_identical(run, folder / "reference")}  # fmt: skip
 
 
 # --- soak -----------------------------------------------------------------------------------------------------------------
