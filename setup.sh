@@ -37,7 +37,7 @@ if [ -n "${TORCH_INDEX_URL:-}" ]; then
   pip install --index-url "$TORCH_INDEX_URL" "$(grep '^torch==' requirements.txt)" || fail "torch could not be installed from TORCH_INDEX_URL; $hint"
 fi
 pip install -r requirements.txt -r requirements-dev.txt || fail "a requirement could not be installed (see above); $hint"
-pip install --no-deps --no-build-isolation -e . || fail "the package itself could not be installed; $hint"
+PYTHONWARNINGS=ignore pip install --no-deps --no-build-isolation -e . || fail "the package itself could not be installed; $hint"
 
 venv/bin/python -c 'import torch, gymnasium, numpy; import parallel_ppo' || fail "the installed packages do not load (see above)"
 if [ -f parallel_ppo/kernels/build.py ]; then
