@@ -18,7 +18,8 @@ import numpy as np
 import psutil
 
 from benchmarks.works import Work
-from parallel_ppo.config import Settings, load_settings
+from parallel_ppo.config import Settings
+from parallel_ppo.config_layers import load_settings
 from parallel_ppo.envs.names import PROCGEN_GAMES
 from parallel_ppo.envs.procgen import SPEC
 from parallel_ppo.machine import Machine

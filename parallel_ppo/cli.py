@@ -10,7 +10,8 @@ from typing import Any, NoReturn
 
 import yaml
 
-from parallel_ppo.config import STOP_CONDITIONS, Settings, check_sections, load_settings, read_yaml, to_yaml
+from parallel_ppo.config import STOP_CONDITIONS, Settings
+from parallel_ppo.config_layers import check_sections, load_settings, read_yaml, to_yaml
 from parallel_ppo.envs import names
 from parallel_ppo.exits import ExitCode, InputError, RunError
 from parallel_ppo.nodes import ALONE, identify, settings_from_environment

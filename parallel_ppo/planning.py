@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from parallel_ppo.config import Settings, changed_learning_setting, load_settings
+from parallel_ppo.config import Settings, changed_learning_setting
+from parallel_ppo.config_layers import load_settings
 from parallel_ppo.envs.build import probe, step_seconds
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import InputError

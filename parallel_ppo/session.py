@@ -16,7 +16,8 @@ from parallel_ppo import checkpoint
 from parallel_ppo.bottleneck import Circumstances, limit
 from parallel_ppo.budget import Budget
 from parallel_ppo.cluster import Cluster, join
-from parallel_ppo.config import learning_settings, to_yaml
+from parallel_ppo.config import learning_settings
+from parallel_ppo.config_layers import to_yaml
 from parallel_ppo.coordinator import Coordinator
 from parallel_ppo.display import Display, make_log
 from parallel_ppo.exits import (

@@ -12,7 +12,8 @@ import torch
 
 from parallel_ppo import checkpoint
 from parallel_ppo.checkpoint import POLICY
-from parallel_ppo.config import Settings, load_settings
+from parallel_ppo.config import Settings
+from parallel_ppo.config_layers import load_settings
 from parallel_ppo.envs import names
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import InputError

@@ -16,7 +16,8 @@ set_thread_variables(1)  # before torch is imported
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from parallel_ppo.config import Settings, load_settings  # noqa: E402
+from parallel_ppo.config import Settings  # noqa: E402
+from parallel_ppo.config_layers import load_settings  # noqa: E402
 
 torch.set_num_threads(1)
 for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from parallel_ppo.config import Settings, learning_settings, load_settings
+from parallel_ppo.config import Settings, learning_settings
+from parallel_ppo.config_layers import load_settings
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine import describe as machine_from
 from tests.conftest import ROOT

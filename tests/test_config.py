@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from parallel_ppo.config import Settings, changed_learning_setting, learning_settings, load_settings, to_yaml
+from parallel_ppo.config import Settings, changed_learning_setting, learning_settings
+from parallel_ppo.config_layers import load_settings, to_yaml
 from parallel_ppo.exits import InputError
 from tests.conftest import ROOT, small_settings
 

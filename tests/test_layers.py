@@ -7,7 +7,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "parallel_ppo"
 
 # Bottom first. A module may import from lower lines, or from its own line's left.
 LAYERS = [
-    "version", "exits", "files", "userkey", "faults", "signals", "requeue", "timeline", "keyed", "cgroup", "machine", "placement", "envs.names", "config", "nodes",
+    "version", "exits", "files", "userkey", "faults", "signals", "requeue", "timeline", "keyed", "cgroup", "machine", "placement", "envs.names", "config", "config_layers", "nodes",
     "envs.contract", "envs.spaces", "envs.wrappers", "envs.procgen", "envs.single", "envs.gymnasium", "envs.build", "worthwhile",
     "kernels.build", "kernels.choice", "kernels.native",
     "policies.heads", "policies.impala", "policies.nature", "policies.mlp", "policies.mixed", "policies.policy", "slopes", "policies.twin",
@@ -75,6 +75,7 @@ def test_bad_input_is_told_before_torch_is_imported() -> None:
     """Planning must stay fast: no module that it needs imports torch at the top."""
     for name in (
         "config",
+        "config_layers",
         "planning",
         "cli",
         "machine",

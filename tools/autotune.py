@@ -19,7 +19,8 @@ from rich.console import Console
 from rich.table import Table
 
 from parallel_ppo import cli
-from parallel_ppo.config import Settings, load_settings, to_yaml
+from parallel_ppo.config import Settings
+from parallel_ppo.config_layers import load_settings, to_yaml
 from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import InputError, RunError
 from parallel_ppo.files import write_atomically

@@ -18,7 +18,8 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from parallel_ppo import checkpoint  # noqa: E402
-from parallel_ppo.config import Settings, learning_settings, load_settings  # noqa: E402
+from parallel_ppo.config import Settings, learning_settings  # noqa: E402
+from parallel_ppo.config_layers import load_settings  # noqa: E402
 from parallel_ppo.envs.build import probe  # noqa: E402
 from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, sha256, views  # noqa: E402
 from parallel_ppo.shared import Memory  # noqa: E402

@@ -27,7 +27,8 @@ from chaos_files import CARTPOLE, World
 
 from parallel_ppo import checkpoint
 from parallel_ppo.checkpoint import ENVIRONMENTS, FILES, MANIFEST
-from parallel_ppo.config import Settings, load_settings, to_yaml
+from parallel_ppo.config import Settings
+from parallel_ppo.config_layers import load_settings, to_yaml
 from parallel_ppo.exits import InputError
 from parallel_ppo.planning import make_plan
 from parallel_ppo.policies.policy import Policy, num_flat

@@ -38,7 +38,7 @@ def node(arguments: argparse.Namespace) -> None:
     import torch.distributed as distributed
 
     from parallel_ppo import cluster, nodes, planning
-    from parallel_ppo.config import load_settings
+    from parallel_ppo.config_layers import load_settings
     from parallel_ppo.policies.policy import Policy, num_flat
     from parallel_ppo.shared import Memory
     from parallel_ppo.signals import Signals

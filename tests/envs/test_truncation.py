@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import tests.envs.sample_envs  # noqa: F401  (registers them)
-from parallel_ppo.config import Settings, load_settings
+from parallel_ppo.config import Settings
+from parallel_ppo.config_layers import load_settings
 from parallel_ppo.envs.build import probe
 from parallel_ppo.policies.policy import Policy, bind, num_flat
 from parallel_ppo.pool import InlinePool
