@@ -9,6 +9,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent.parent
 SCRIPT = "train_ppo_distributed.py"
 DEFAULT_PORT = 29500
+WAIT = """\
+code=127
+while true; do  # a trap ends `wait` early; 127 says that all was told
+  wait "$step"
+  status=$?
+  [ "$status" -eq 127 ] && break
+  code=$status
+  [ "$code" -le 128 ] && break
+done
+"""
 
 
 def parser(description: str, example: str) -> argparse.ArgumentParser:
@@ -25,6 +35,25 @@ def parser(description: str, example: str) -> argparse.ArgumentParser:
     result.add_argument("--dry-run", action="store_true", help="print what would be done, and do nothing")
     result.add_argument("rest", nargs="*", metavar="ARGUMENT", help=f"after --: for {SCRIPT}")
     return result
+
+
+def batch_parser(description: str, example: str) -> argparse.ArgumentParser:
+    """For schedulers: also what a job needs."""
+    options = parser(description, example)
+    options.add_argument("--nodes", type=number(1, 4096), required=True)
+    options.add_argument("--cpus", type=number(1, 1024), required=True, help="of each node")
+    options.add_argument("--time", default="24:00:00", help="limit of one job (default: %(default)s)")
+    options.add_argument("--name", default="parallel_ppo", help="of the job (default: %(default)s)")
+    return options
+
+
+def fill(template: str, arguments: argparse.Namespace, lines: list[str], **more: str) -> str:
+    """A scheduler's script. `lines` are further directives; `{wait}` waits for the process `$step`, whatever is trapped meanwhile."""
+    return template.format(
+        name=quoted([arguments.name]), nodes=arguments.nodes, cpus=arguments.cpus, time=arguments.time, workers=arguments.cpus,
+        extra="".join(f"{line}\n" for line in lines), project=quoted([arguments.project]),
+        training=training(arguments, arguments.nodes), wait=WAIT, **more,
+    )  # fmt: skip
 
 
 def number(least: int, most: int):  # type: ignore[no-untyped-def]

@@ -8,7 +8,7 @@ import argparse
 import re
 import sys
 
-from job import SCRIPT, number, parser, quoted, submit, training
+from job import SCRIPT, batch_parser, fill, quoted, submit
 
 EXAMPLE = "tools/launch/pbs.py --nodes 4 --cpus 32 --time 24:00:00 --output-dir runs/big -- --env coinrun --num-envs 512 --batch-size 16384"
 
@@ -47,15 +47,7 @@ step=$!
 # The coordinators save and end with 75; stopping node 0 stops all of them together.
 coordinator={pattern}
 trap 'pkill -TERM -u "$(id -u)" -f -- "$coordinator"' TERM USR1
-code=127
-while true; do  # a trap ends `wait` early; 127 says that all was told
-  wait "$step"
-  status=$?
-  [ "$status" -eq 127 ] && break
-  code=$status
-  [ "$code" -le 128 ] && break
-done
-exit "$code"
+{wait}exit "$code"
 """
 
 
@@ -66,18 +58,11 @@ def coordinator(arguments: argparse.Namespace) -> str:
 
 
 def main() -> int:
-    options = parser(__doc__ or "", EXAMPLE)
-    options.add_argument("--nodes", type=number(1, 4096), required=True)
-    options.add_argument("--cpus", type=number(1, 1024), required=True, help="of each node")
-    options.add_argument("--time", default="24:00:00", help="limit of one job (default: %(default)s)")
-    options.add_argument("--name", default="parallel_ppo", help="of the job (default: %(default)s)")
+    options = batch_parser(__doc__ or "", EXAMPLE)
     options.add_argument("--pbs", action="append", default=[], metavar="OPTION", help="further #PBS lines, such as '-q long'")  # fmt: skip
     arguments = options.parse_args()
-    script = TEMPLATE.format(
-        name=quoted([arguments.name]), nodes=arguments.nodes, cpus=arguments.cpus, time=arguments.time, workers=arguments.cpus,
-        extra="".join(f"#PBS {line}\n" for line in arguments.pbs), project=quoted([arguments.project]),
-        training=training(arguments, arguments.nodes), pattern=quoted([coordinator(arguments)]),
-    )  # fmt: skip
+    lines = [f"#PBS {line}" for line in arguments.pbs]
+    script = fill(TEMPLATE, arguments, lines, pattern=quoted([coordinator(arguments)]))
     return submit(script, ["qsub"], arguments.dry_run)
 
 

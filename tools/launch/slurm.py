@@ -6,7 +6,7 @@ is put back into the queue. A lost node (6) is put back as well. The same script
 
 import sys
 
-from job import number, parser, quoted, submit, training
+from job import batch_parser, fill, submit
 
 EXAMPLE = "tools/launch/slurm.py --nodes 4 --cpus 32 --time 24:00:00 --output-dir runs/big -- --env coinrun --num-envs 512 --batch-size 16384"
 
@@ -35,15 +35,7 @@ step=$!
 # srun passes USR1 on to the coordinators: they save and end with 75.
 trap 'kill -USR1 "$step"' USR1
 trap 'kill -TERM "$step"' TERM
-code=127
-while true; do  # a trap ends `wait` early; 127 says that all was told
-  wait "$step"
-  status=$?
-  [ "$status" -eq 127 ] && break
-  code=$status
-  [ "$code" -le 128 ] && break
-done
-
+{wait}
 if [ "$code" -eq 75 ] || [ "$code" -eq 6 ]; then
   echo "ended with $code: back into the queue"
   scontrol requeue "$SLURM_JOB_ID"
@@ -53,19 +45,11 @@ exit "$code"
 
 
 def main() -> int:
-    options = parser(__doc__ or "", EXAMPLE)
-    options.add_argument("--nodes", type=number(1, 4096), required=True)
-    options.add_argument("--cpus", type=number(1, 1024), required=True, help="of each node")
-    options.add_argument("--time", default="24:00:00", help="limit of one job (default: %(default)s)")
-    options.add_argument("--name", default="parallel_ppo", help="of the job (default: %(default)s)")
+    options = batch_parser(__doc__ or "", EXAMPLE)
     options.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="further #SBATCH lines, such as --partition=long")  # fmt: skip
     arguments = options.parse_args()
-    script = TEMPLATE.format(
-        name=quoted([arguments.name]), nodes=arguments.nodes, cpus=arguments.cpus, time=arguments.time, workers=arguments.cpus,
-        extra="".join(f"#SBATCH {line}\n" for line in arguments.sbatch), project=quoted([arguments.project]),
-        training=training(arguments, arguments.nodes),
-    )  # fmt: skip
-    return submit(script, ["sbatch"], arguments.dry_run)
+    lines = [f"#SBATCH {line}" for line in arguments.sbatch]
+    return submit(fill(TEMPLATE, arguments, lines), ["sbatch"], arguments.dry_run)
 
 
 if __name__ == "__main__":
