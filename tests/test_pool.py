@@ -1,0 +1,63 @@
+"""Who gets which task: a simulation of workers of different speed, on the pool's own rules."""
+
+from collections import deque
+from types import SimpleNamespace
+
+import pytest
+
+from parallel_ppo.pool import Member, ProcessPool
+from parallel_ppo.worker import Collect, Gradient, Task
+
+
+class Silent:
+    def send(self, task: Task) -> None:
+        pass
+
+
+def simulate(queues: list[list[Task]], seconds: list[float]) -> list[list[Task]]:
+    """What each worker ends up doing, if a task takes worker i `seconds[i]`."""
+    pool = object.__new__(ProcessPool)
+    pool.waiting, pool.num_workers = {task for queue in queues for task in queue}, len(queues)
+    pool.members = [Member(index, None, []) for index in range(len(queues))]
+    for member, queue in zip(pool.members, queues, strict=True):
+        member.child, member.channel, member.queue = SimpleNamespace(), Silent(), deque(queue)  # type: ignore[assignment]
+    ends: list[float] = [0.0] * len(queues)
+    done: list[list[Task]] = [[] for _ in queues]
+    while True:
+        for member in pool.members:
+            pool._feed(member)
+        working = [member for member in pool.members if member.outstanding]
+        if not working:
+            break
+        first = min(working, key=lambda member: ends[member.index] + seconds[member.index])
+        done[first.index].append(first.outstanding.popleft())
+        pool.waiting.discard(done[first.index][-1])
+        ends[first.index] += seconds[first.index]
+        for member in pool.members:  # the idle ones have waited until now
+            if not member.outstanding:
+                ends[member.index] = max(ends[member.index], ends[first.index])
+    return done
+
+
+def lanes(*numbers: int) -> list[Task]:
+    return [Gradient(lane, 0, 0, 0, 0.0, 1.0, 0.2) for lane in numbers]
+
+
+def test_equal_workers_keep_their_own_lanes() -> None:
+    assert simulate([lanes(*range(8)), lanes(*range(8, 16))], [1.0, 1.001]) == [
+        lanes(*range(8)),
+        lanes(*range(8, 16)),
+    ]
+
+
+@pytest.mark.parametrize("slow", [1.2, 1.35, 1.5, 2.0, 3.0])
+def test_the_last_lanes_go_to_whoever_is_idle(slow: float) -> None:
+    done = simulate([lanes(*range(8)), lanes(*range(8, 16))], [1.0, slow])
+    assert sorted(task for tasks in done for task in tasks) == lanes(*range(16))
+    fast_end, slow_end = len(done[0]), slow * len(done[1])
+    assert slow_end - fast_end <= slow, "the slow worker kept a lane that the idle one could have done"
+
+
+def test_environments_stay_where_they_are() -> None:
+    collects: list[list[Task]] = [[Collect(0, 0)], [Collect(1, 0), Collect(2, 0), Collect(3, 0)]]
+    assert simulate(collects, [1.0, 5.0]) == collects
