@@ -109,7 +109,7 @@ CAMPAIGNS: dict[str, tuple[str, Callable[[Path, float], Report], Callable[[Repor
     ),
     "mutated-commands": (
         "a sample of broken input through the real command",
-        lambda folder, scale: _mutations().mutate_for_commands(folder, number=_scaled(20, scale)),
+        lambda folder, scale: _mutations().mutate_for_commands(folder, number=_scaled(60, scale)),
         lambda r: r["tracebacks"] == 0 and r["other_exit_codes"] == 0,
     ),
     "soak": (

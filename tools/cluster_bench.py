@@ -1,4 +1,5 @@
-"""Measure what a minibatch's exchange costs between nodes, beside gloo's plain all-reduce of the same vector.
+"""Measure what a minibatch's exchange costs between nodes, beside gloo's plain all-reduce of the same vector; or, with --iterations, what
+share of a real training of the default shape (config/ppo_cpu_cluster.yaml) the nodes wait and transfer.
 
 Without --rate and --delay: over the loopback interface. With them: two hosts in network namespaces, joined by a link of that rate
 and one-way delay (needs root). The link is two TAP devices and a process between them, so it needs no queueing discipline.
@@ -15,6 +16,7 @@ import statistics
 import struct
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -71,6 +73,29 @@ def node(arguments: argparse.Namespace) -> None:
     if place.leads:
         print(json.dumps(result))
     joined.close()
+
+
+# --- a training -----------------------------------------------------------------------------------------------------------
+
+
+def training(arguments: argparse.Namespace, rank: int, address: str, directory: Path) -> list[str]:
+    steps = 4096 * (arguments.iterations + 1)
+    return [sys.executable, str(ROOT / "train_ppo_distributed.py"), "--config", str(ROOT / "config" / "ppo_cpu_cluster.yaml"), "--quiet",
+            "--policy", arguments.policy, "--nnodes", str(arguments.nodes), "--node-rank", str(rank), "--master-addr", address,
+            "--master-port", str(PORT), "--total-timesteps", str(steps), "--set", f"cluster.reduction={arguments.reduction}",
+            "--output-dir", str(directory)]  # fmt: skip
+
+
+def report(arguments: argparse.Namespace, directory: Path) -> None:
+    """Without the first iteration, which warms up."""
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()][1:]
+    result = {"nodes": arguments.nodes, "policy": arguments.policy, "reduction": arguments.reduction, "rate_mbit": arguments.rate,
+              "delay_ms": arguments.delay, "t_iter": [round(record["t_iter"], 3) for record in records]}  # fmt: skip
+    for name in ("t_sync_wait", "t_sync_transfer"):
+        result[name] = [round(record[name], 3) for record in records]
+        share = sum(record[name] for record in records) / sum(record["t_iter"] for record in records)
+        result[f"{name}_percent"] = round(100 * share, 2)
+    print(json.dumps(result))
 
 
 # --- the link -------------------------------------------------------------------------------------------------------------
@@ -138,6 +163,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=20, help="default: %(default)s")
     parser.add_argument("--rate", type=float, help="of the link, Mbit/s")
     parser.add_argument("--delay", type=float, default=0.0, help="of the link, ms one way")
+    parser.add_argument(
+        "--iterations", type=int, metavar="N", help="train for N iterations, after one that warms up"
+    )
+    parser.add_argument(
+        "--reduction",
+        choices=["tree", "gloo"],
+        default="tree",
+        help="of that training (default: %(default)s)",
+    )
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--address", default="127.0.0.1", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -152,22 +186,21 @@ def main() -> int:
     link = Link(arguments.rate, arguments.delay) if arguments.rate is not None else None
     try:
         address = "10.78.0.1" if link else "127.0.0.1"
-        started = [
-            subprocess.Popen(
-                [
-                    *(["ip", "netns", "exec", link.hosts[rank]] if link else []),
-                    sys.executable,
-                    __file__,
-                    *sys.argv[1:],
-                    "--rank",
-                    str(rank),
-                    "--address",
-                    address,
-                ]
-            )
-            for rank in range(arguments.nodes)
-        ]
-        return max(process.wait() for process in started)
+        with tempfile.TemporaryDirectory() as temporary:
+            started = []
+            for rank in range(arguments.nodes):
+                own = [sys.executable, __file__, *sys.argv[1:], "--rank", str(rank), "--address", address]
+                command = (
+                    training(arguments, rank, address, Path(temporary) / "run")
+                    if arguments.iterations
+                    else own
+                )
+                host = ["ip", "netns", "exec", link.hosts[rank]] if link else []
+                started.append(subprocess.Popen([*host, *command]))
+            code = max(process.wait() for process in started)
+            if arguments.iterations and code == 0:
+                report(arguments, Path(temporary) / "run")
+            return code
     finally:
         if link is not None:
             link.close()
