@@ -1,7 +1,8 @@
 """The scores of Stable-Baselines3's PPO and ours on the same budget, from the same settings.
 
 Stable-Baselines3 gets every setting of the configuration that it knows, with VecNormalize for the normalisers, in a virtual environment of
-its own (`pip install torch==2.13.0 stable-baselines3 gymnasium[mujoco]`). A score is the mean return of the last 100 training episodes.
+its own (`pip install torch==2.13.0 stable-baselines3 gymnasium[mujoco]`). Its value loss lacks our factor 1/2, so it gets half the
+coefficient. A score is the mean return of the training episodes that ended in the last tenth of the steps.
 
   python benchmarks/against_sb3.py --config config/halfcheetah.yaml --seeds 1 2 3 --sb3-python sb3/bin/python --output runs/halfcheetah
 """
@@ -24,6 +25,7 @@ import json, sys
 import numpy as np, torch
 torch.set_num_threads(1)
 from stable_baselines3 import PPO
+from stable_baselines3.common.callbacks import BaseCallback
 from stable_baselines3.common.env_util import make_vec_env
 from stable_baselines3.common.vec_env import VecNormalize
 env, training, seed = json.loads(sys.argv[1])
@@ -35,18 +37,25 @@ def schedule(name):
 clip = schedule("clip_range")
 model = PPO("MlpPolicy", vector, n_steps=training["n_steps"], batch_size=training["batch_size"], n_epochs=training["n_epochs"],
             learning_rate=schedule("learning_rate"), clip_range=clip, clip_range_vf=clip if training["clip_value_loss"] else None,
-            gamma=training["gamma"], gae_lambda=training["gae_lambda"], ent_coef=training["entropy_coef"], vf_coef=training["value_coef"],
+            gamma=training["gamma"], gae_lambda=training["gae_lambda"], ent_coef=training["entropy_coef"], vf_coef=training["value_coef"] / 2,
             max_grad_norm=training["max_grad_norm"], target_kl=training["target_kl"], seed=seed, device="cpu",
             normalize_advantage=training["normalize_advantages"], policy_kwargs=dict(net_arch=training["hidden_sizes"]))
-model.learn(training["total_timesteps"])
-print(float(np.mean([episode["r"] for episode in model.ep_info_buffer])))
+class Episodes(BaseCallback):
+    ended = []
+    def _on_step(self):
+        self.ended += [(self.num_timesteps, info["episode"]["r"]) for info in self.locals["infos"] if "episode" in info]
+        return True
+model.learn(training["total_timesteps"], callback=Episodes())
+print(float(np.mean([result for step, result in Episodes.ended if step > 0.9 * model.num_timesteps])))
 """
 
 
 def ours(config: Path, seed: int, directory: Path, extra: list[str]) -> float:
     command = [sys.executable, str(ROOT / "train_parallel_timed.py"), "--config", str(config), "--seed", str(seed), "--quiet", *extra]  # fmt: skip
     _run([*command, "--output-dir", str(directory)])
-    return float(json.loads((directory / "summary.json").read_text())["final_return_mean"])
+    episodes = [json.loads(line) for line in (directory / "episodes.jsonl").read_text().splitlines()]
+    steps = json.loads((directory / "summary.json").read_text())["env_steps"]
+    return statistics.fmean(episode["return"] for episode in episodes if episode["step"] > 0.9 * steps)
 
 
 def theirs(python: str, config: Path, seed: int, extra: list[str]) -> float:
@@ -82,7 +91,7 @@ def main() -> None:
             directory = (arguments.output or Path(temporary)) / f"seed-{seed}"
             scores["ours"].append(ours(arguments.config, seed, directory, extra))
             scores["stable_baselines3"].append(theirs(arguments.sb3_python, arguments.config, seed, extra))
-            print(f"seed {seed}: ours {scores['ours'][-1]:.1f}, Stable-Baselines3 {scores['stable_baselines3'][-1]:.1f}", flush=True)  # fmt: skip
+            print(f"seed {seed}: ours {scores['ours'][-1]:.2f}, Stable-Baselines3 {scores['stable_baselines3'][-1]:.2f}", flush=True)  # fmt: skip
     print(json.dumps({f"{name}_median": statistics.median(values) for name, values in scores.items()}))
 
 
