@@ -277,10 +277,11 @@ def execute(parser: Parser, kind: str, argv: Sequence[str] | None = None) -> int
 
 
 def _execute(arguments: argparse.Namespace, kind: str, signals: Signals) -> int:
-    from parallel_ppo.placement import set_thread_variables
+    from parallel_ppo.placement import keep_freed_memory, set_thread_variables
     from parallel_ppo.planning import make_plan
 
     set_thread_variables(1)
+    keep_freed_memory()
     say = (lambda line: None) if arguments.quiet or arguments.print_config else print
     requeue = Requeue(arguments.requeue)
     signals.before_leaving = requeue.ask_if_preempted

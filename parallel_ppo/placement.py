@@ -6,6 +6,7 @@ numpy, because thread variables only count before those are imported.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 from collections import Counter
@@ -19,6 +20,7 @@ from parallel_ppo.machine import GIB, Core, Machine, count, format_cpu_list
 
 Pinning = Literal["auto", "none"] | Sequence[int]
 
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
 THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
     "MKL_NUM_THREADS",
@@ -207,6 +209,14 @@ def set_thread_variables(num_threads: int = 1) -> tuple[str, ...]:
     is_change = any(os.environ.get(name) != value for name, value in wanted.items())
     os.environ.update(wanted)
     return tuple(name for name in ("torch", "numpy") if is_change and name in sys.modules)
+
+
+def keep_freed_memory() -> None:
+    """Lets the C library reuse what torch frees instead of giving it back to the system, which would zero the pages of every lane anew."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "mallopt"):
+        for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
+            library.mallopt(parameter, 1 << 30)
 
 
 def pin_process(pid: int, cpus: Iterable[int]) -> None:

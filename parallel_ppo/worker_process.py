@@ -15,6 +15,7 @@ from parallel_ppo import faults
 from parallel_ppo.config import Settings
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import NumbersError, RunError
+from parallel_ppo.placement import keep_freed_memory
 from parallel_ppo.policies.policy import Policy, num_flat
 from parallel_ppo.shared import Memory
 from parallel_ppo.worker import Collect, Open, Task, Worker
@@ -44,6 +45,7 @@ class Failed(NamedTuple):
 def set_up(cpu: int | None) -> None:
     """Threads and affinity. Signals and the tie to the parent are inherited or set by the nursery."""
     torch.set_num_threads(1)
+    keep_freed_memory()
     if cpu is not None:
         with contextlib.suppress(OSError):
             os.sched_setaffinity(0, {cpu})

@@ -61,9 +61,13 @@ class Policy(nn.Module):
         return Output(self.action_head(features), self.log_std, self.value_head(value_features).squeeze(1))
 
     def pack(self, step: tuple[int, ...] | None = None) -> None:
-        """Lays the weights out for the native kernels: for inference, or for the gradients of an optimizer step, once for all its lanes."""
-        if self.native is not None and (step is None or step != self.packed_for):
-            self.native.load(list(self.trunk.parameters()), training=step is not None)
+        """Lays the weights out: for inference, or for the gradients of an optimizer step, once for all its lanes."""
+        if step is None or step != self.packed_for:
+            for module in self.modules():
+                if isinstance(module, Nature):
+                    module.forget()
+            if self.native is not None:
+                self.native.load(list(self.trunk.parameters()), training=step is not None)
             self.packed_for = step
 
     def prepare(self, rows: Tensor, mean: Tensor, scale: Tensor, clip: float) -> Any:

@@ -70,3 +70,18 @@ def test_images_are_channels_last_without_a_copy_of_order() -> None:
     prepared = policy.prepare(rows, torch.zeros(()), torch.ones(()), 10.0)
     assert prepared.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(prepared[3, 2, 10, 20], rows[3, 10, 20, 2].float() / 255)
+
+
+def test_the_nature_cnn_infers_on_packed_weights_what_it_computes_in_training() -> None:
+    policy, flat = build("nature")
+    images = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
+    observation = policy.prepare(images, torch.zeros(()), torch.ones(()), 10.0)
+    for seed in (1, 2):
+        initialise(policy, flat, seed)
+        policy.pack()
+        plain = policy(observation)
+        with torch.inference_mode():
+            packed = policy(observation)
+        torch.testing.assert_close(packed.action, plain.action.detach(), rtol=1e-4, atol=1e-6)
+        torch.testing.assert_close(packed.value, plain.value.detach(), rtol=1e-4, atol=1e-6)
+    assert policy.trunk.packed, "the packed weights were not used"
