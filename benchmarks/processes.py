@@ -23,7 +23,7 @@ class Outcome(NamedTuple):
 def run(
     command: list[str], *, cwd: Path, environment: dict[str, str], timeout: float, wanted_lines: int | None
 ) -> Outcome:
-    """Runs it to its end, or until it has printed `wanted_lines`. All its processes are gone afterwards."""
+    """Runs it to its end, or until it has printed `wanted_lines`. All its processes are gone afterwards, and what they held in /dev/shm."""
     lines: list[str] = []
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -90,9 +90,12 @@ class MemoryWatch:
         self.thread.join()
 
     def kill_tree(self) -> None:
-        """Only processes that this one started, directly or not."""
+        """Only processes that this one started, directly or not. What they would have removed at their own end is removed for them."""
         with contextlib.suppress(psutil.Error):
             self.seen |= set(self.root.children(recursive=True))
+        held = set[str]().union(
+            *(held_in_memory(process.pid) for process in self.seen if process.is_running())
+        )
         for process in list(self.seen):
             with contextlib.suppress(psutil.Error, OSError):
                 if process.is_running():
@@ -100,6 +103,18 @@ class MemoryWatch:
         psutil.wait_procs(
             list(self.seen - {self.root}), timeout=10
         )  # the root is waited for by who started it
+        for name in held:
+            Path(name).unlink(missing_ok=True)
+
+
+def held_in_memory(pid: int) -> set[str]:
+    """Files in /dev/shm that a process has open or mapped."""
+    try:
+        links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
+        maps = [line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()]
+    except OSError:
+        return set()
+    return {name for name in (*links, *maps) if name.startswith("/dev/shm/")}
 
 
 def proportional_bytes(pid: int) -> int:

@@ -122,6 +122,18 @@ def test_enough_lines_end_a_peer_and_its_children() -> None:
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 
+def test_a_peer_that_is_ended_leaves_no_shared_memory() -> None:
+    """Files of torch and semaphores outlive a killed process."""
+    code = (
+        "import mmap, os, tempfile, time\n"
+        "descriptor, name = tempfile.mkstemp(dir='/dev/shm'); os.ftruncate(descriptor, 4096)\n"
+        "mapped = mmap.mmap(descriptor, 4096); os.close(descriptor)\n"
+        "print(name, flush=True); time.sleep(600)"
+    )
+    outcome = run(code, wanted_lines=1)
+    assert outcome.problem is None and not Path(outcome.lines[0].strip()).exists()
+
+
 def test_a_hanging_peer_is_ended() -> None:
     assert run("import time; time.sleep(600)", timeout=1.0).problem == "did not finish within 1 s"
 

@@ -18,6 +18,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks.processes import held_in_memory  # noqa: E402
 from parallel_ppo import faults  # noqa: E402
 from parallel_ppo.metrics import NOT_LEARNING, read_records  # noqa: E402
 
@@ -66,15 +67,7 @@ class Training:
 
     def look(self) -> None:
         """Remembers what its processes hold in /dev/shm: on a shared machine, other programs come and go there too."""
-        for pid in self.pids():
-            try:
-                links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir()]
-                maps = [
-                    line.split(maxsplit=5)[-1] for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
-                ]
-            except OSError:
-                continue
-            self.held |= {name for name in (*links, *maps) if name.startswith("/dev/shm/")}
+        self.held |= set[str]().union(*map(held_in_memory, self.pids()))
 
     def left_behind(self, patience: float = 2.0) -> tuple[int, int]:
         """(processes, files) that are still there after `patience` seconds."""
