@@ -9,15 +9,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
+from parallel_ppo.config_layers import load_settings
+from parallel_ppo.envs.procgen import SPEC
 from parallel_ppo.kernels import build as building
 from parallel_ppo.kernels import choice
 from parallel_ppo.kernels import native as loading
 from parallel_ppo.kernels.choice import supports
 from parallel_ppo.kernels.native import NativeImpala, available
+from parallel_ppo.policies.policy import Policy, initialise, num_flat
+from parallel_ppo.shared import Memory
+from parallel_ppo.worker import Gradient, Worker
 
 USABLE = [variant for variant in building.VARIANTS if available(variant)[0]]
 needs_kernels = pytest.mark.skipif(not USABLE, reason=f"no kernels here: {available()[1]}")
@@ -310,3 +316,30 @@ def test_other_networks_are_left_to_torch(changed: dict, reason: str) -> None:
     ok, why = supports(**network)
     assert ok == (not reason)
     assert reason in why
+
+
+@needs_kernels
+def test_a_workers_lane_gradient_is_that_of_the_plain_formulation() -> None:
+    """Also in the next minibatch, with other parameters: the weights must have been packed anew."""
+    workers = {}
+    for kernels in ("native", "torch"):
+        flags = {"env.id": "coinrun", "env.num_envs": 4, "env.slice_envs": 2, "training.policy": "impala", "training.n_steps": 8,
+                 "training.batch_size": 16, "training.kernels": kernels}  # fmt: skip
+        settings = load_settings(file=None, flags=flags)
+        memory = Memory(settings, SPEC, num_flat(Policy(settings, SPEC)))
+        worker = workers[kernels] = Worker(settings, SPEC, memory)
+        initialise(worker.policy, memory.tensor("parameters"), seed=1)
+        draws = np.random.default_rng(1)
+        memory.observation[:] = draws.integers(0, 256, memory.observation.shape, np.uint8)
+        memory.action[:] = draws.integers(0, 15, memory.action.shape)
+        for name in ("advantage", "target_return", "value"):
+            getattr(memory, name)[:] = draws.standard_normal(getattr(memory, name).shape)
+        memory.log_prob[:] = -np.log(15)
+    for minibatch in (0, 1):
+        for worker in workers.values():
+            worker.memory.tensor("parameters").mul_(1 + minibatch)
+            for lane in range(worker.shape.num_lanes):
+                worker.run(Gradient(lane, 0, 0, minibatch, 0.1, 0.9, 0.2))
+        ours, plain = (workers[kernels].memory.lane_gradient for kernels in ("native", "torch"))
+        scale = np.abs(plain).max()
+        np.testing.assert_allclose(ours / scale, plain / scale, rtol=0, atol=2e-5)
