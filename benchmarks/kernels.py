@@ -1,82 +1,107 @@
-"""Our kernels, torch and sgemm side by side on one core: the whole IMPALA trunk and each of its layers.
+"""Our kernels, torch and sgemm side by side on one core: the whole trunk of a network and each of its layers.
 
-    taskset -c 1 python benchmarks/kernels.py --output kernels.json
+    taskset -c 1 python benchmarks/kernels.py --policy impala --output kernels.json
 
 All candidates take turns in every round, and times are CPU times of the one thread, so a busy machine disturbs all alike. Medians over the rounds;
 ratios are taken within each round. "GFLOP/s" counts the plain formulation's operations whoever computes: Winograd's may exceed the peak.
 """
 
 import argparse
-import ctypes
 import json
 import os
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 import torch
 from torch.nn import functional
 
-from parallel_ppo.kernels import NativeImpala
-from parallel_ppo.kernels.native import parameter_shapes, pointers_to
-
-LINEAR_LAYER = 15
+from parallel_ppo.kernels.choice import NETWORKS
+from parallel_ppo.kernels.native import NUM_FEATURES, NativeTrunk, available, parameter_shapes, pointers_to
 
 
 class Layer(NamedTuple):
-    number: int
+    number: int  # as the kernels count them
     name: str
-    size: int
+    size: int  # of the input image; 1 of a linear layer, as are the next three
     inputs: int
     outputs: int
+    kernel: int = 3
+    stride: int = 1
+    padding: int = 1
+    repeated: int = 1
+
+    @property
+    def is_linear(self) -> bool:
+        return self.kernel == 1
 
     def flops(self) -> int:
         """Of one pass over one sample: forward, backward to the data, or backward to the weights."""
-        return 2 * self.inputs * self.outputs * (1 if self.number == LINEAR_LAYER else 9 * self.size**2)
+        side = (self.size + 2 * self.padding - self.kernel) // self.stride + 1
+        return 2 * self.inputs * self.outputs * self.kernel**2 * side**2
 
 
-LAYERS = [
-    Layer(0, "conv 3->16, 64x64, pool", 64, 3, 16),
-    Layer(1, "conv 16->16, 32x32 (4 of them)", 32, 16, 16),
-    Layer(5, "conv 16->32, 32x32, pool", 32, 16, 32),
-    Layer(6, "conv 32->32, 16x16 (4 of them)", 16, 32, 32),
-    Layer(10, "conv 32->32, 16x16, pool", 16, 32, 32),
-    Layer(11, "conv 32->32, 8x8 (4 of them)", 8, 32, 32),
-    Layer(LINEAR_LAYER, "linear 2048->256", 1, 2048, 256),
-]
-REPEATED = {1: 4, 6: 4, 11: 4}
-FORWARD_FLOPS = sum(layer.flops() * REPEATED.get(layer.number, 1) for layer in LAYERS)
-TRAINING_FLOPS = 3 * FORWARD_FLOPS - LAYERS[0].flops()
-"""No gradient goes to the image."""
+LAYERS = {
+    "impala": [
+        Layer(0, "conv 3->16, 64x64, pool", 64, 3, 16),
+        Layer(1, "conv 16->16, 32x32 (4 of them)", 32, 16, 16, repeated=4),
+        Layer(5, "conv 16->32, 32x32, pool", 32, 16, 32),
+        Layer(6, "conv 32->32, 16x16 (4 of them)", 16, 32, 32, repeated=4),
+        Layer(10, "conv 32->32, 16x16, pool", 16, 32, 32),
+        Layer(11, "conv 32->32, 8x8 (4 of them)", 8, 32, 32, repeated=4),
+        Layer(15, "linear 2048->256", 1, 2048, 256, 1, 1, 0),
+    ],
+    "nature": [
+        Layer(0, "conv 8x8/4, 3->32, 64x64", 64, 3, 32, 8, 4, 0),
+        Layer(1, "conv 4x4/2, 32->64, 15x15", 15, 32, 64, 4, 2, 0),
+        Layer(2, "conv 3x3, 64->64, 6x6", 6, 64, 64, 3, 1, 0),
+        Layer(3, "linear 1024->512", 1, 1024, 512, 1, 1, 0),
+    ],
+}
 
 
-def torch_trunk(observation: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
+def forward_flops(network: str) -> int:
+    return sum(layer.flops() * layer.repeated for layer in LAYERS[network])
+
+
+def training_flops(network: str) -> int:
+    """No gradient goes to the image."""
+    return 3 * forward_flops(network) - LAYERS[network][0].flops()
+
+
+def torch_trunk(network: str, observation: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
     """torch at its best: channels-last, activations in place where autograd allows."""
     x = observation.permute(0, 3, 1, 2).to(torch.float32).div_(255)
     remaining = iter(parameters)
 
-    def convolution(x: torch.Tensor) -> torch.Tensor:
-        return functional.conv2d(x, next(remaining), next(remaining), padding=1)
+    def convolution(x: torch.Tensor, stride: int = 1, padding: int = 1) -> torch.Tensor:
+        return functional.conv2d(x, next(remaining), next(remaining), stride, padding)
 
-    for _ in range(3):
-        x = functional.max_pool2d(convolution(x), kernel_size=3, stride=2, padding=1)
-        for _ in range(2):
-            x = convolution(torch.relu_(convolution(torch.relu(x)))).add_(x)
-    return torch.relu_(functional.linear(torch.relu_(x).flatten(1), next(remaining), next(remaining)))
+    if network == "nature":
+        for stride in (4, 2, 1):
+            x = torch.relu_(convolution(x, stride, padding=0))
+        x = x.permute(0, 2, 3, 1)
+    else:
+        for _ in range(3):
+            x = functional.max_pool2d(convolution(x), kernel_size=3, stride=2, padding=1)
+            for _ in range(2):
+                x = convolution(torch.relu_(convolution(torch.relu(x)))).add_(x)
+        x = torch.relu_(x)
+    return torch.relu_(functional.linear(x.flatten(1), next(remaining), next(remaining)))
 
 
-def make_parameters(channels: int) -> list[torch.Tensor]:
+def make_parameters(network: str) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
-    scales = [
-        torch.Size(shape[1:]).numel() ** -0.5 if len(shape) > 1 else 0.1
-        for shape in parameter_shapes(channels)
-    ]
     return [
-        (torch.rand(shape, generator=generator) * 2 - 1) * scale
-        for shape, scale in zip(parameter_shapes(channels), scales, strict=True)
+        (torch.rand(shape, generator=generator) * 2 - 1)
+        * (torch.Size(shape[1:]).numel() ** -0.5 if len(shape) > 1 else 0.1)
+        for shape in parameter_shapes(network, 3)
     ]
 
 
@@ -109,32 +134,36 @@ def spread(values: list[float]) -> dict[str, float]:
     }
 
 
-def whole_network(rounds: int, lane: int, batch: int) -> dict[str, Any]:
+def whole_network(network: str, rounds: int, lane: int, batch: int) -> dict[str, Any]:
     observation = torch.randint(0, 256, (lane, 64, 64, 3), dtype=torch.uint8)
     small = observation[:batch].contiguous()
-    gradient = torch.randn(lane, 256)
-    parameters = make_parameters(3)
-    native = NativeImpala(3)
-    inference = NativeImpala(3)
+    slope = torch.randn(lane, NUM_FEATURES[network])
+    parameters = make_parameters(network)
+    native, inference = NativeTrunk(network, 3), NativeTrunk(network, 3)
     inference.load(parameters)
-    leaves = [parameter.clone().requires_grad_() for parameter in parameters]
+    gradients = [torch.empty_like(parameter) for parameter in parameters]
     plain = [
         (p.contiguous(memory_format=torch.channels_last) if p.dim() == 4 else p.clone()).detach()
         for p in parameters
     ]
     plain_leaves = [parameter.clone().requires_grad_() for parameter in plain]
 
-    def train(trunk: Callable[..., torch.Tensor], leaves: list[torch.Tensor]) -> None:
-        torch.autograd.grad(trunk(observation, leaves), leaves, gradient)
+    def train_native() -> None:
+        native.load(parameters, training=True)
+        features, activations = native.forward(observation)
+        native.backward(observation, features, activations, slope, gradients)
+
+    def train_torch() -> None:
+        torch.autograd.grad(torch_trunk(network, observation, plain_leaves), plain_leaves, slope)
 
     @torch.inference_mode()
     def infer_torch() -> None:
-        torch_trunk(small, plain)
+        torch_trunk(network, small, plain)
 
     times = in_turns(
         {
-            "native training": lambda: train(native.trunk, leaves),
-            "torch training": lambda: train(torch_trunk, plain_leaves),
+            "native training": train_native,
+            "torch training": train_torch,
             "native inference": lambda: inference.features(small),
             "torch inference": infer_torch,
             "sgemm": sgemm(),
@@ -148,7 +177,10 @@ def whole_network(rounds: int, lane: int, batch: int) -> dict[str, Any]:
         "batch": batch,
         "variant": native.variant,
     }
-    for name, samples, flops in (("training", lane, TRAINING_FLOPS), ("inference", batch, FORWARD_FLOPS)):
+    for name, samples, flops in (
+        ("training", lane, training_flops(network)),
+        ("inference", batch, forward_flops(network)),
+    ):
         ours, theirs = times[f"native {name}"], times[f"torch {name}"]
         result[name] = {
             "native_samples_per_second": spread([samples / t for t in ours]),
@@ -166,7 +198,7 @@ def whole_network(rounds: int, lane: int, batch: int) -> dict[str, Any]:
 
 def torch_layer(layer: Layer, lane: int) -> dict[str, Callable[[], Any]]:
     """The layer alone in torch (without its pool), its three passes apart."""
-    if layer.number == LINEAR_LAYER:
+    if layer.is_linear:
         x, w, dy = (
             torch.randn(lane, layer.inputs),
             torch.randn(layer.outputs, layer.inputs),
@@ -179,45 +211,41 @@ def torch_layer(layer: Layer, lane: int) -> dict[str, Callable[[], Any]]:
         }
     last = torch.channels_last
     x = torch.randn(lane, layer.inputs, layer.size, layer.size).contiguous(memory_format=last)
-    w = torch.randn(layer.outputs, layer.inputs, 3, 3).contiguous(memory_format=last)
-    dy = torch.randn(lane, layer.outputs, layer.size, layer.size).contiguous(memory_format=last)
+    w = torch.randn(layer.outputs, layer.inputs, layer.kernel, layer.kernel).contiguous(memory_format=last)
     bias = torch.randn(layer.outputs)
+    stride, padding = [layer.stride] * 2, [layer.padding] * 2
+    dy = torch.randn_like(functional.conv2d(x, w, bias, stride, padding))
 
     def backward(data: bool, weights: bool) -> Callable[[], Any]:
         mask = [data, weights, weights]
         return lambda: torch.ops.aten.convolution_backward(
-            dy, x, w, [layer.outputs], [1, 1], [1, 1], [1, 1], False, [0, 0], 1, mask
+            dy, x, w, [layer.outputs], stride, padding, [1, 1], False, [0, 0], 1, mask
         )
 
     return {
-        "torch forward": lambda: functional.conv2d(x, w, bias, padding=1),
+        "torch forward": lambda: functional.conv2d(x, w, bias, stride, padding),
         "torch backward-data": backward(True, False),
         "torch backward-weights": backward(False, True),
     }
 
 
-def layers_apart(rounds: int, lane: int) -> list[dict[str, Any]]:
+def layers_apart(network: str, rounds: int, lane: int) -> list[dict[str, Any]]:
     observation = torch.randint(0, 256, (lane, 64, 64, 3), dtype=torch.uint8)
-    parameters = make_parameters(3)
-    native = NativeImpala(3)
+    parameters = make_parameters(network)
+    native = NativeTrunk(network, 3)
     native.load(parameters, training=True)
     features, place = native.forward(observation)
     gradients = [torch.empty_like(parameter) for parameter in parameters]
-    native.backward(observation, features, place, torch.randn(lane, 256), gradients)
-    run = native.library.impala_layer
-    run.restype, run.argtypes = (
-        None,
-        [ctypes.c_int] * 2 + [ctypes.c_void_p] + [ctypes.c_int] * 2 + [ctypes.c_void_p] * 6,
-    )
+    native.backward(observation, features, place, torch.randn_like(features), gradients)
 
     def native_layer(number: int, backward: bool) -> Callable[[], Any]:
-        return lambda: run(
-            number, int(backward), observation.data_ptr(), lane, 3, native.parameter_pointers, native.packed.data_ptr(), place.data_ptr(),
+        return lambda: native.call(
+            "layer", number, int(backward), observation.data_ptr(), lane, 3, native.parameter_pointers, native.packed.data_ptr(), place.data_ptr(),
             native.scratch.data_ptr(), features.data_ptr(), pointers_to(gradients),
         )  # fmt: skip
 
     rows = []
-    for layer in LAYERS:
+    for layer in LAYERS[network]:
         candidates = torch_layer(layer, lane)
         candidates |= {
             "native forward": native_layer(layer.number, False),
@@ -237,7 +265,7 @@ def layers_apart(rounds: int, lane: int) -> list[dict[str, Any]]:
 def show(result: dict[str, Any]) -> None:
     network = result["network"]
     print(
-        f"{result['cpu']}, torch {result['torch']}, 1 core, {network['variant']}, sgemm {network['sgemm_gflops']['median']:.0f} GFLOP/s"
+        f"{result['policy']}: {result['cpu']}, torch {result['torch']}, 1 core, {network['variant']}, sgemm {network['sgemm_gflops']['median']:.0f} GFLOP/s"
     )
     for name, size in (("training", network["lane"]), ("inference", network["batch"])):
         row = network[name]
@@ -268,14 +296,19 @@ def cpu_name() -> str:
     )
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--policy", choices=NETWORKS, default="impala", help="(default: %(default)s)")
+    parser.add_argument("--rounds", type=int, default=15, help="(default: %(default)s)")
     parser.add_argument("--lane", type=int, default=64, help="samples of a training lane")
     parser.add_argument("--batch", type=int, default=8, help="samples of an inference batch")
     parser.add_argument("--core", type=int, help="pin to this core")
     parser.add_argument("--output", type=Path, help="write the figures as JSON")
     arguments = parser.parse_args()
+    ok, reason = available()
+    if not ok:
+        print(f"error: the kernels cannot be used here: {reason}", file=sys.stderr)
+        return 2
     if arguments.core is not None:
         os.sched_setaffinity(0, {arguments.core})
     torch.set_num_threads(1)
@@ -284,13 +317,15 @@ def main() -> None:
         "cpu": cpu_name(),
         "torch": torch.__version__,
         "rounds": arguments.rounds,
-        "network": whole_network(arguments.rounds, arguments.lane, arguments.batch),
-        "layers": layers_apart(arguments.rounds, arguments.lane),
+        "policy": arguments.policy,
+        "network": whole_network(arguments.policy, arguments.rounds, arguments.lane, arguments.batch),
+        "layers": layers_apart(arguments.policy, arguments.rounds, arguments.lane),
     }
     show(result)
     if arguments.output:
         arguments.output.write_text(json.dumps(result, indent=2) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

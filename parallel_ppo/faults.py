@@ -102,9 +102,10 @@ class Injector(Inert):
             gradient(task)
 
         def broken_gradient_views(lane: int) -> Any:
-            views = gradient_views(lane)
-            self.reach("gradient", self.iteration, self.num_gradients, lambda: views[-1].fill_(float("nan")))
-            return views
+            """Asked for when the lane is about to be written: it is left torn."""
+            torn = worker.memory.lane_gradient[lane, :1]
+            self.reach("gradient", self.iteration, self.num_gradients, lambda: torn.fill(float("nan")))
+            return gradient_views(lane)
 
         worker.open, worker.collect, worker.step = broken_open, broken_collect, broken_step
         worker.gradient, worker.gradient_views = broken_gradient, broken_gradient_views

@@ -132,18 +132,11 @@ def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
 
 def resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
     """Our own kernels where they fit and compile, torch elsewhere. They round differently, so the choice is saved with the run."""
-    if settings.training.kernels == "torch" or (
-        settings.training.kernels == "auto" and settings.training.policy != "impala"
-    ):
-        return settings.changed("training", kernels="torch")
-    if settings.training.policy != "impala":
-        raise InputError(
-            f"training.kernels: native computes the impala network, not {settings.training.policy}; use auto or torch"
-        )
+    if settings.training.kernels == "torch":
+        return settings
     reason: str | None = "the observation has several parts"
     if not spec.parts:
-        height, width, channels = spec.observation_shape
-        reason = unusable(height=height, width=width, channels=channels)
+        reason = unusable(settings.training.policy, spec.observation_shape)
     if reason is None:
         return settings.changed("training", kernels="native")
     if settings.training.kernels == "native":

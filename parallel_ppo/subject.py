@@ -85,8 +85,7 @@ def usable_kernels(settings: Settings, spec: EnvSpec) -> Settings:
     """A policy that was trained on our own kernels can be looked at where they do not run."""
     if settings.training.kernels != "native":
         return settings
-    height, width, channels = spec.observation_shape
-    reason = unusable(height=height, width=width, channels=channels)
+    reason = unusable(settings.training.policy, spec.observation_shape)
     if reason is None:
         return settings
     print(

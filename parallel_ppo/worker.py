@@ -5,7 +5,7 @@ its inputs and outputs never overlap, so it can be asked again. T steps, E envs,
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from parallel_ppo.envs.contract import EnvSpec, SliceEnv
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies import heads
+from parallel_ppo.policies.native_network import NativeNetwork
 from parallel_ppo.policies.policy import Output, Policy, bind, views
 from parallel_ppo.policies.twin import Twin
 from parallel_ppo.shared import BLOCK, Memory
@@ -71,13 +72,10 @@ class Worker:
         self.policy = Policy(settings, spec)
         bind(self.policy, memory.tensor("parameters"))
         self.parameters = list(self.policy.parameters())
-        in_trunk = [name.startswith("trunk.") for name, _ in self.policy.named_parameters()]
-        self.trunk_places = [index for index, inside in enumerate(in_trunk) if inside]
-        self.head_places = [index for index, inside in enumerate(in_trunk) if not inside]
-        self.twin = Twin(self.policy, memory.tensor("parameters")) if self.policy.value_trunk else None
-        self.network: Policy | Twin = self.twin or self.policy
+        self.written = self._written(memory.tensor("parameters"))
+        self.network: Policy | Twin = self.written if isinstance(self.written, Twin) else self.policy
         self.slices: dict[int, SliceEnv] = {}
-        self.lane_views: dict[int, list[torch.Tensor]] = {}
+        self.lane_views: dict[int, Any] = {}
         self.order_cache: dict[tuple[int, int, int], np.ndarray] = {}
         flat = self.shape.num_steps * self.shape.num_envs
         self.rows = {
@@ -86,6 +84,12 @@ class Worker:
         }
         self.observation_mean = memory.tensor("observation_mean")
         self.observation_scale = memory.tensor("observation_scale")
+
+    def _written(self, parameters: torch.Tensor) -> Twin | NativeNetwork | None:
+        """The policy with its backward pass written out, where it has one."""
+        if self.policy.value_trunk is not None:
+            return Twin(self.policy, parameters)
+        return None if self.policy.native is None else NativeNetwork(self.policy, parameters)
 
     def run(self, task: Task) -> bool:
         """Performs a task. False only for a slice that could not be restored exactly."""
@@ -243,43 +247,22 @@ class Worker:
             self.shape.batch_size, task.clip_range, task.clip_range if training.clip_value_loss else None,
             training.entropy_coef, training.value_coef,
         )  # fmt: skip
-        if self.twin is not None:
-            arrays = Batch(**{name: rows.numpy() for name, rows in batch.items()})
-            into = self.memory.tensor("lane_gradient")[task.lane]
-            self.memory.lane_statistics[task.lane] = self.twin.differentiate(
-                observation, arrays, weights, into
-            )
+        into = self.gradient_views(task.lane)
+        if self.written is None:
+            statistics = self.autograd(observation, batch, weights, into)
         else:
-            differentiate = self.autograd if self.policy.native is None else self.native_trunk
-            self.memory.lane_statistics[task.lane] = differentiate(task, observation, batch, weights)
+            self.policy.pack((task.iteration, task.epoch, task.minibatch))
+            arrays = Batch(**{name: rows.numpy() for name, rows in batch.items()})
+            statistics = self.written.differentiate(observation, arrays, weights, into)
+        self.memory.lane_statistics[task.lane] = statistics
 
     def autograd(
-        self, task: Gradient, observation: torch.Tensor, batch: dict[str, torch.Tensor], weights: Weights
+        self, observation: Any, batch: dict[str, torch.Tensor], weights: Weights, into: list[torch.Tensor]
     ) -> list[float]:
         sums = self.loss(self.policy(observation), batch, weights)
         gradients = torch.autograd.grad(sums.total, self.parameters)
-        for view, gradient in zip(self.gradient_views(task.lane), gradients, strict=True):
+        for view, gradient in zip(into, gradients, strict=True):
             view.copy_(gradient)
-        return [float(value.detach()) for value in sums]
-
-    def native_trunk(
-        self, task: Gradient, observation: torch.Tensor, batch: dict[str, torch.Tensor], weights: Weights
-    ) -> list[float]:
-        """The heads by autograd, the trunk by the kernels, which write its gradients where they belong."""
-        native = self.policy.native
-        assert native is not None
-        self.policy.pack((task.iteration, task.epoch, task.minibatch))
-        features, activations = native.forward(observation)
-        features.requires_grad_()
-        sums = self.loss(self.policy.outputs(features, features), batch, weights)
-        slope, *gradients = torch.autograd.grad(
-            sums.total, [features, *(self.parameters[index] for index in self.head_places)]
-        )
-        into = self.gradient_views(task.lane)
-        trunk = [into[index] for index in self.trunk_places]
-        native.backward(observation, features.detach(), activations, slope, trunk)
-        for index, gradient in zip(self.head_places, gradients, strict=True):
-            into[index].copy_(gradient)
         return [float(value.detach()) for value in sums]
 
     def loss(self, output: Output, batch: dict[str, torch.Tensor], weights: Weights) -> ppo.LossSums:
@@ -290,11 +273,15 @@ class Worker:
             target_return=batch["target_return"], **weights._asdict(),
         )  # fmt: skip
 
-    def gradient_views(self, lane: int) -> list[torch.Tensor]:
+    def gradient_views(self, lane: int) -> Any:
+        """Made once: lanes live at fixed places."""
         if lane not in self.lane_views:
-            self.memory.lane_gradient[lane] = 0
-            self.lane_views[lane] = list(
-                views(self.policy, self.memory.tensor("lane_gradient")[lane]).values()
+            flat = self.memory.tensor("lane_gradient")[lane]
+            flat.zero_()  # what lies between the parameters stays 0
+            self.lane_views[lane] = (
+                list(views(self.policy, flat).values())
+                if self.written is None
+                else self.written.gradient_views(flat)
             )
         return self.lane_views[lane]
 

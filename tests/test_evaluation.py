@@ -124,9 +124,7 @@ class Watched(Scripted):
 
 
 @pytest.mark.procgen
-@pytest.mark.skipif(
-    unusable(height=64, width=64, channels=3) is not None, reason="native kernels do not run here"
-)
+@pytest.mark.skipif(unusable("impala", (64, 64, 3)) is not None, reason="native kernels do not run here")
 def test_parameters_that_changed_since_the_last_look_are_used() -> None:
     settings = small_settings("coinrun", "impala", training__kernels="native", evaluation__deterministic=True)
 

@@ -3,6 +3,7 @@
 import ctypes
 import functools
 import hashlib
+import json
 import multiprocessing
 import os
 import subprocess
@@ -19,14 +20,16 @@ from parallel_ppo.envs.procgen import SPEC
 from parallel_ppo.kernels import build as building
 from parallel_ppo.kernels import choice
 from parallel_ppo.kernels import native as loading
-from parallel_ppo.kernels.choice import supports
-from parallel_ppo.kernels.native import NativeImpala, available
+from parallel_ppo.kernels.choice import NETWORKS, unsuitable
+from parallel_ppo.kernels.native import NativeTrunk, available
 from parallel_ppo.policies.policy import Policy, initialise, num_flat
 from parallel_ppo.shared import Memory
 from parallel_ppo.worker import Gradient, Worker
 
 USABLE = [variant for variant in building.VARIANTS if available(variant)[0]]
 needs_kernels = pytest.mark.skipif(not USABLE, reason=f"no kernels here: {available()[1]}")
+both_networks = pytest.mark.parametrize("network", NETWORKS)
+Case = tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]
 
 
 @pytest.fixture(autouse=True)
@@ -38,24 +41,28 @@ def one_thread():  # type: ignore[no-untyped-def]
     torch.set_num_threads(before)
 
 
-def plain_trunk(observation: torch.Tensor, parameters: list[torch.Tensor]) -> torch.Tensor:
+def plain_trunk(network: str, observation: torch.Tensor, parameters: list[torch.Tensor]) -> torch.Tensor:
     """The formulation everyone writes, in the parameters' own precision."""
     x = observation.permute(0, 3, 1, 2).to(parameters[0].dtype) / 255
     remaining = iter(parameters)
 
-    def convolution(x: torch.Tensor) -> torch.Tensor:
-        return functional.conv2d(x, next(remaining), next(remaining), padding=1)
+    def convolution(x: torch.Tensor, stride: int = 1, padding: int = 1) -> torch.Tensor:
+        return functional.conv2d(x, next(remaining), next(remaining), stride, padding)
 
-    for _ in range(3):
-        x = functional.max_pool2d(convolution(x), kernel_size=3, stride=2, padding=1)
-        for _ in range(2):
-            x = x + convolution(torch.relu(convolution(torch.relu(x))))
-    return torch.relu(functional.linear(torch.relu(x).flatten(1), next(remaining), next(remaining)))
+    if network == "nature":
+        for stride in (4, 2, 1):
+            x = torch.relu(convolution(x, stride, padding=0))
+        flat = x.permute(0, 2, 3, 1).flatten(1)
+    else:
+        for _ in range(3):
+            x = functional.max_pool2d(convolution(x), kernel_size=3, stride=2, padding=1)
+            for _ in range(2):
+                x = x + convolution(torch.relu(convolution(torch.relu(x))))
+        flat = torch.relu(x).flatten(1)
+    return torch.relu(functional.linear(flat, next(remaining), next(remaining)))
 
 
-def make_case(
-    num_samples: int, channels: int, seed: int = 0
-) -> tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]:
+def make_case(network: str, num_samples: int, channels: int = 3, seed: int = 0) -> Case:
     """(observation, parameters, gradient of the features); weights on the scale of torch's default.
 
     At most 8 different images: with more, some sum lies within rounding of zero or of its neighbour, a ReLU or a
@@ -68,65 +75,82 @@ def make_case(
     )
     observation = images.repeat(num_samples // 8 + 1, 1, 1, 1)[:num_samples].contiguous()
     parameters = []
-    for shape in loading.parameter_shapes(channels):
+    for shape in loading.parameter_shapes(network, channels):
         fan_in = torch.Size(shape[1:]).numel() if len(shape) > 1 else 100
         parameters.append((torch.rand(shape, generator=generator) * 2 - 1) / fan_in**0.5)
-    return observation, parameters, torch.randn(num_samples, loading.NUM_FEATURES, generator=generator)
+    return (
+        observation,
+        parameters,
+        torch.randn(num_samples, loading.NUM_FEATURES[network], generator=generator),
+    )
 
 
-def plain_result(
-    observation: torch.Tensor, parameters: list[torch.Tensor], gradient: torch.Tensor
-) -> list[torch.Tensor]:
+def plain_result(network: str, case: Case) -> list[torch.Tensor]:
     """[features, *gradients] in double precision."""
+    observation, parameters, gradient = case
     exact = [parameter.double().requires_grad_() for parameter in parameters]
-    features = plain_trunk(observation, exact)
+    features = plain_trunk(network, observation, exact)
     return [features.detach(), *torch.autograd.grad(features, exact, gradient.double())]
 
 
 @functools.cache
-def plain_result_of_case(num_samples: int, channels: int) -> list[torch.Tensor]:
-    return plain_result(*make_case(num_samples, channels))
+def plain_result_of_case(network: str, num_samples: int, channels: int) -> list[torch.Tensor]:
+    return plain_result(network, make_case(network, num_samples, channels))
 
 
-def native_result(
-    observation: torch.Tensor,
-    parameters: list[torch.Tensor],
-    gradient: torch.Tensor,
-    variant: str | None = None,
-) -> list[torch.Tensor]:
-    leaves = [parameter.clone().requires_grad_() for parameter in parameters]
-    features = NativeImpala(observation.shape[3], variant).trunk(observation, leaves)
-    features.backward(gradient)
-    return [features.detach(), *[leaf.grad for leaf in leaves if leaf.grad is not None]]
+def run_native(native: NativeTrunk, case: Case) -> list[torch.Tensor]:
+    """[features, *gradients]"""
+    observation, parameters, gradient = case
+    native.load(parameters, training=True)
+    features, activations = native.forward(observation)
+    gradients = [torch.full_like(parameter, float("nan")) for parameter in parameters]
+    native.backward(observation, features, activations, gradient, gradients)
+    return [features, *gradients]
+
+
+def native_result(network: str, case: Case, variant: str | None = None) -> list[torch.Tensor]:
+    return run_native(NativeTrunk(network, case[0].shape[3], variant), case)
 
 
 def relative_error(value: torch.Tensor, truth: torch.Tensor) -> float:
     return float((value - truth).norm() / truth.norm())
 
 
+def all_equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
 @needs_kernels
+@both_networks
+def test_parameters_are_those_of_the_module(network: str) -> None:
+    settings = load_settings(file=None, flags={"env.id": "coinrun", "training.policy": network})
+    trunk = Policy(settings, SPEC).trunk
+    assert [tuple(p.shape) for p in trunk.parameters()] == loading.parameter_shapes(network, 3)
+
+
+@needs_kernels
+@both_networks
 @pytest.mark.parametrize("variant", USABLE)
 @pytest.mark.parametrize(("num_samples", "channels"), [(1, 3), (7, 3), (8, 1), (3, 4), (2, 12), (70, 3)])
 def test_features_and_gradients_equal_the_plain_formulation(
-    variant: str, num_samples: int, channels: int
+    network: str, variant: str, num_samples: int, channels: int
 ) -> None:
-    results = native_result(*make_case(num_samples, channels), variant=variant)
-    truths = plain_result_of_case(num_samples, channels)
-    assert len(results) == len(truths) == 33
+    results = native_result(network, make_case(network, num_samples, channels), variant)
+    truths = plain_result_of_case(network, num_samples, channels)
+    assert len(results) == len(truths) == {"impala": 33, "nature": 9}[network]
     for place, (result, truth) in enumerate(zip(results, truths, strict=True)):
         assert relative_error(result, truth) < 3e-5, place
 
 
 @needs_kernels
-def test_the_error_is_of_the_size_of_torch_own() -> None:
-    observation, parameters, gradient = make_case(16, 3)
+@both_networks
+def test_the_error_is_of_the_size_of_torch_own(network: str) -> None:
+    case = make_case(network, 16)
+    observation, parameters, gradient = case
     leaves = [parameter.clone().requires_grad_() for parameter in parameters]
-    features = plain_trunk(observation, leaves)
+    features = plain_trunk(network, observation, leaves)
     theirs = [features.detach(), *torch.autograd.grad(features, leaves, gradient)]
-    ours, truths = (
-        native_result(observation, parameters, gradient),
-        plain_result(observation, parameters, gradient),
-    )
+    ours, truths = native_result(network, case), plain_result(network, case)
     for our, their, truth in zip(ours, theirs, truths, strict=True):
         assert relative_error(our, truth) < 10 * relative_error(their, truth) + 1e-6
 
@@ -134,49 +158,37 @@ def test_the_error_is_of_the_size_of_torch_own() -> None:
 @needs_kernels
 def test_flat_images_choose_the_first_of_equal_pixels() -> None:
     """Game backgrounds are flat, so windows of the first max-pool are full of ties; torch takes the first."""
-    observation, parameters, gradient = make_case(4, 3)
-    observation[:, :, :40] = 77
-    results, truths = (
-        native_result(observation, parameters, gradient),
-        plain_result(observation, parameters, gradient),
-    )
+    case = make_case("impala", 4)
+    case[0][:, :, :40] = 77
+    results, truths = native_result("impala", case), plain_result("impala", case)
     assert relative_error(results[0], truths[0]) < 3e-5
     assert relative_error(results[1], truths[1]) < 1e-3
 
 
 @needs_kernels
+@both_networks
 @pytest.mark.skipif(len(USABLE) < 2, reason="one instruction set only")
 @pytest.mark.parametrize("num_samples", [1, 20])
-def test_instruction_sets_give_the_same_bits(num_samples: int) -> None:
-    case = make_case(num_samples, 3)
-    for first, second in zip(
-        native_result(*case, variant="avx512"), native_result(*case, variant="avx2"), strict=True
-    ):
-        assert torch.equal(first, second)
+def test_instruction_sets_give_the_same_bits(network: str, num_samples: int) -> None:
+    case = make_case(network, num_samples)
+    assert all_equal(native_result(network, case, "avx512"), native_result(network, case, "avx2"))
 
 
 @needs_kernels
-def test_same_bits_on_every_call_and_after_other_sizes() -> None:
-    native = NativeImpala(3)
-    case = make_case(9, 3)
-
-    def run(num_samples: int) -> list[torch.Tensor]:
-        observation, parameters, gradient = case if num_samples == 9 else make_case(num_samples, 3)
-        leaves = [parameter.clone().requires_grad_() for parameter in parameters]
-        features = native.trunk(observation, leaves)
-        features.backward(gradient)
-        return [features.detach(), *[leaf.grad for leaf in leaves if leaf.grad is not None]]
-
-    first = run(9)
+@both_networks
+def test_same_bits_on_every_call_and_after_other_sizes(network: str) -> None:
+    native = NativeTrunk(network, 3)
+    first = run_native(native, make_case(network, 9))
     for other in (1, 40, 5):
-        run(other)
-        assert all(torch.equal(a, b) for a, b in zip(first, run(9), strict=True))
+        run_native(native, make_case(network, other))
+        assert all_equal(first, run_native(native, make_case(network, 9)))
 
 
 @needs_kernels
-def test_inference_gives_the_bits_of_training_and_ignores_the_rest_of_the_batch() -> None:
-    observation, parameters, _ = make_case(20, 3)
-    native = NativeImpala(3)
+@both_networks
+def test_inference_gives_the_bits_of_training_and_ignores_the_rest_of_the_batch(network: str) -> None:
+    observation, parameters, _ = make_case(network, 20)
+    native = NativeTrunk(network, 3)
     native.load(parameters, training=True)
     trained, _ = native.forward(observation)
     assert torch.equal(native.features(observation), trained)
@@ -184,57 +196,47 @@ def test_inference_gives_the_bits_of_training_and_ignores_the_rest_of_the_batch(
 
 
 @needs_kernels
-def test_two_forwards_before_their_backwards() -> None:
-    native = NativeImpala(3)
-    cases = [make_case(6, 3, seed=1), make_case(6, 3, seed=2)]
-    leaves = [[parameter.clone().requires_grad_() for parameter in case[1]] for case in cases]
-    features = [native.trunk(case[0], own) for case, own in zip(cases, leaves, strict=True)]
-    for case, own, feature in zip(cases, leaves, features, strict=True):
-        gradients = torch.autograd.grad(feature, own, case[2])
-        assert all(torch.equal(a, b) for a, b in zip(gradients, native_result(*case)[1:], strict=True))
-
-
-@needs_kernels
-def test_gradients_go_straight_to_their_destination() -> None:
-    observation, parameters, gradient = make_case(8, 3)
-    native = NativeImpala(3)
+@both_networks
+def test_two_forwards_before_their_backwards(network: str) -> None:
+    native = NativeTrunk(network, 3)
+    observations = [make_case(network, 6, seed=seed)[0] for seed in (1, 2)]
+    _, parameters, gradient = make_case(network, 6)
     native.load(parameters, training=True)
-    lane = torch.full((sum(parameter.numel() for parameter in parameters),), float("nan"))
-    views = [
-        part.view(p.shape)
-        for part, p in zip(lane.split([p.numel() for p in parameters]), parameters, strict=True)
-    ]
-    features, activations = native.forward(observation)
-    native.backward(observation, features, activations, gradient, views)
-    expected = native_result(observation, parameters, gradient)[1:]
-    assert torch.equal(lane, torch.cat([part.flatten() for part in expected]))
+    passed = [native.forward(observation) for observation in observations]
+    for observation, (features, activations) in zip(observations, passed, strict=True):
+        gradients = [torch.empty_like(parameter) for parameter in parameters]
+        native.backward(observation, features, activations, gradient, gradients)
+        assert all_equal(gradients, native_result(network, (observation, parameters, gradient))[1:])
 
 
 @needs_kernels
-def test_a_nan_is_not_hidden() -> None:
-    observation, parameters, _ = make_case(2, 3)
-    parameters[0][3] = float("nan")
-    assert NativeImpala(3).trunk(observation, parameters).isnan().any()
+@both_networks
+def test_a_nan_is_not_hidden(network: str) -> None:
+    case = make_case(network, 2)
+    case[1][0][3] = float("nan")
+    assert native_result(network, case)[0].isnan().any()
 
 
 HASH_SCRIPT = """
 import hashlib, sys
 sys.path.insert(0, {tests!r})
-from test_kernels import make_case, native_result
-digest = hashlib.sha256()
-for result in native_result(*make_case(24, 3)):
-    digest.update(result.numpy().tobytes())
-print(digest.hexdigest())
+from test_kernels import digest_of
+print(digest_of({network!r}))
 """
 
 
-@needs_kernels
-@pytest.mark.multiprocess
-def test_same_bits_in_every_process() -> None:
+def digest_of(network: str) -> str:
     digest = hashlib.sha256()
-    for result in native_result(*make_case(24, 3)):
+    for result in native_result(network, make_case(network, 24)):
         digest.update(result.numpy().tobytes())
-    script = HASH_SCRIPT.format(tests=str(Path(__file__).parent))
+    return digest.hexdigest()
+
+
+@needs_kernels
+@both_networks
+@pytest.mark.multiprocess
+def test_same_bits_in_every_process(network: str) -> None:
+    script = HASH_SCRIPT.format(tests=str(Path(__file__).parent), network=network)
     for variant in USABLE:
         environment = os.environ | {
             "PARALLEL_PPO_KERNEL": variant,
@@ -243,7 +245,7 @@ def test_same_bits_in_every_process() -> None:
         done = subprocess.run(
             [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment
         )
-        assert done.stdout.strip() == digest.hexdigest()
+        assert done.stdout.strip() == digest_of(network)
 
 
 @needs_kernels
@@ -252,7 +254,7 @@ def test_several_processes_build_at_once(tmp_path: Path, monkeypatch: pytest.Mon
     source = tmp_path / "source" / "tiny.c"
     source.parent.mkdir()
     source.write_text("int answer(void) { return 42; }\n")
-    monkeypatch.setattr(building, "SOURCE", source)
+    monkeypatch.setattr(building, "SOURCES", [source])
     monkeypatch.setenv("PARALLEL_PPO_KERNEL_CACHE", str(tmp_path / "cache"))
     with multiprocessing.get_context("fork").Pool(6) as pool:
         built = set(pool.map(building.build, ["avx2"] * 6, chunksize=1))
@@ -283,7 +285,7 @@ def test_without_a_compiler_there_is_a_reason(fresh_loader: Path, monkeypatch: p
 def test_a_compiler_that_fails_is_quoted(fresh_loader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = fresh_loader / "broken.c"
     broken.write_text("#error no such luck\n")
-    monkeypatch.setattr(building, "SOURCE", broken)
+    monkeypatch.setattr(building, "SOURCES", [broken])
     ok, reason = available()
     assert not ok
     assert "no such luck" in reason
@@ -303,27 +305,29 @@ def test_an_unknown_variant_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changed", "reason"),
+    ("policy", "shape", "reason"),
     [
-        ({"height": 84}, "84x64"),
-        ({"channels": 13}, "13 image channels"),
-        ({"widths": (32, 64, 64)}, "widths"),
-        ({}, ""),
+        ("impala", (84, 64, 3), "84x64"),
+        ("nature", (64, 64, 13), "13 image channels"),
+        ("mlp", (4,), "the network is mlp, the kernels know impala and nature"),
     ],
 )
-def test_other_networks_are_left_to_torch(changed: dict, reason: str) -> None:
-    network: dict = {"height": 64, "width": 64, "channels": 3, "widths": (16, 32, 32)} | changed
-    ok, why = supports(**network)
-    assert ok == (not reason)
-    assert reason in why
+def test_other_networks_are_left_to_torch(policy: str, shape: tuple[int, ...], reason: str) -> None:
+    assert reason in str(unsuitable(policy, shape))
+
+
+@both_networks
+def test_the_networks_of_procgen_are_known(network: str) -> None:
+    assert unsuitable(network, SPEC.observation_shape) is None
 
 
 @needs_kernels
-def test_a_workers_lane_gradient_is_that_of_the_plain_formulation() -> None:
+@both_networks
+def test_a_workers_lane_gradient_is_that_of_the_plain_formulation(network: str) -> None:
     """Also in the next minibatch, with other parameters: the weights must have been packed anew."""
     workers = {}
     for kernels in ("native", "torch"):
-        flags = {"env.id": "coinrun", "env.num_envs": 4, "env.slice_envs": 2, "training.policy": "impala", "training.n_steps": 8,
+        flags = {"env.id": "coinrun", "env.num_envs": 4, "env.slice_envs": 2, "training.policy": network, "training.n_steps": 8,
                  "training.batch_size": 16, "training.kernels": kernels}  # fmt: skip
         settings = load_settings(file=None, flags=flags)
         memory = Memory(settings, SPEC, num_flat(Policy(settings, SPEC)))
@@ -343,3 +347,16 @@ def test_a_workers_lane_gradient_is_that_of_the_plain_formulation() -> None:
         ours, plain = (workers[kernels].memory.lane_gradient for kernels in ("native", "torch"))
         scale = np.abs(plain).max()
         np.testing.assert_allclose(ours / scale, plain / scale, rtol=0, atol=2e-5)
+
+
+@needs_kernels
+@both_networks
+@pytest.mark.multiprocess
+def test_the_benchmark_names_every_layer(network: str, tmp_path: Path) -> None:
+    script = Path(__file__).resolve().parents[1] / "benchmarks" / "kernels.py"
+    output = tmp_path / "kernels.json"
+    command = [sys.executable, str(script), "--policy", network, "--rounds", "1", "--lane", "2", "--batch", "2", "--output", str(output)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    layers = [row["layer"] for row in json.loads(output.read_text())["layers"]]
+    assert len(layers) == {"impala": 7, "nature": 4}[network]
+    assert all(layer in done.stdout for layer in layers)

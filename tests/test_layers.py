@@ -10,7 +10,7 @@ LAYERS = [
     "version", "exits", "files", "userkey", "faults", "signals", "requeue", "timeline", "keyed", "cgroup", "machine", "placement", "envs.names", "config", "config_layers", "nodes",
     "envs.contract", "envs.spaces", "envs.wrappers", "envs.procgen", "envs.single", "envs.gymnasium", "envs.build", "worthwhile",
     "kernels.build", "kernels.choice", "kernels.native",
-    "policies.heads", "policies.impala", "policies.nature", "policies.mlp", "policies.mixed", "policies.policy", "slopes", "policies.twin",
+    "policies.heads", "policies.impala", "policies.nature", "policies.mlp", "policies.mixed", "policies.policy", "slopes", "policies.written_heads", "policies.twin", "policies.native_network",
     "evaluation", "shared", "ppo", "normalize", "worker", "worker_process", "nursery", "pool",
     "bottleneck", "shares", "trace",
     "state", "checkpoint", "rundirectory", "planning",

@@ -75,7 +75,8 @@ def test_gradient_matches_autograd(kind: str, hidden: list[int], value_clip: flo
     weights = Weights(2 * SAMPLES, 0.2, value_clip, 0.03, 0.5)
     expected, expected_sums = by_autograd(spec, policy, observation, batch, weights)
     gradient = torch.zeros_like(flat)
-    sums = Twin(policy, flat).differentiate(observation, batch, weights, gradient)
+    twin = Twin(policy, flat)
+    sums = twin.differentiate(observation, batch, weights, twin.gradient_views(gradient))
     np.testing.assert_allclose(gradient, expected, rtol=2e-4, atol=2e-6)
     np.testing.assert_allclose(sums, expected_sums, rtol=1e-4, atol=1e-5)
 

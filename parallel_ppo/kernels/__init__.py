@@ -1,1 +1,1 @@
-"""Compute kernels for exactly the layer shapes of the IMPALA-CNN, in C, compiled at set-up; torch is the fallback and the reference."""
+"""Compute kernels for exactly the layer shapes of the IMPALA and Nature CNNs on 64x64 images, in C, compiled at set-up; torch is the fallback and the reference."""

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-SOURCE = Path(__file__).parent / "impala.c"
+SOURCES = sorted(Path(__file__).parent.glob("*.c"))
 COMMON_FLAGS = (
     "-O3",
     "-std=gnu11",
@@ -54,9 +54,9 @@ def cache_directory() -> Path:
 
 def library_path(variant: str) -> Path:
     digest = hashlib.sha256(" ".join(COMMON_FLAGS + VARIANTS[variant]).encode())
-    for source in sorted(SOURCE.parent.glob("*.[ch]")):
+    for source in sorted(SOURCES[0].parent.glob("*.[ch]")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    return cache_directory() / f"impala-{variant}-{digest.hexdigest()[:16]}.so"
+    return cache_directory() / f"kernels-{variant}-{digest.hexdigest()[:16]}.so"
 
 
 def find_compiler() -> str:
@@ -84,7 +84,7 @@ def build(variant: str) -> Path:
         ) from error
     os.close(handle)
     try:
-        command = [compiler, *COMMON_FLAGS, *VARIANTS[variant], str(SOURCE), "-o", temporary]
+        command = [compiler, *COMMON_FLAGS, *VARIANTS[variant], *map(str, SOURCES), "-o", temporary]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise BuildError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")

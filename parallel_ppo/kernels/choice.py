@@ -8,7 +8,7 @@ from pathlib import Path
 from parallel_ppo.kernels.build import VARIANTS, BuildError, build
 
 IMAGE_SIZE = 64
-WIDTHS = (16, 32, 32)
+NETWORKS = ("impala", "nature")
 MAX_CHANNELS = 12
 
 NEEDED_FEATURES = {
@@ -38,24 +38,24 @@ def choose_variant(wanted: str | None = None) -> str:
     raise ValueError(f"this CPU lacks {', '.join(sorted(missing))}")
 
 
-def supports(*, height: int, width: int, channels: int, widths: Sequence[int]) -> tuple[bool, str]:
-    """Whether the kernels know this network, and if not, why."""
+def unsuitable(policy: str, shape: Sequence[int]) -> str | None:
+    """Why the kernels do not know this network on images of this shape (height, width, channels), or None."""
+    if policy not in NETWORKS:
+        return f"the network is {policy}, the kernels know {' and '.join(NETWORKS)}"
+    height, width, channels = shape
     if (height, width) != (IMAGE_SIZE, IMAGE_SIZE):
-        return False, f"images are {height}x{width}, the kernels know {IMAGE_SIZE}x{IMAGE_SIZE}"
+        return f"images are {height}x{width}, the kernels know {IMAGE_SIZE}x{IMAGE_SIZE}"
     if not 1 <= channels <= MAX_CHANNELS:
-        return False, f"{channels} image channels, the kernels know 1 to {MAX_CHANNELS}"
-    if tuple(widths) != WIDTHS:
-        return False, f"widths {tuple(widths)}, the kernels know {WIDTHS}"
-    return True, ""
-
-
-def unusable(*, height: int, width: int, channels: int) -> str | None:
-    """Why the kernels cannot be used for images of this shape here, or None. Compiles them if need be."""
-    fits, reason = supports(height=height, width=width, channels=channels, widths=WIDTHS)
-    if not fits:
-        return reason
-    try:
-        build(choose_variant())
-    except (ValueError, BuildError) as error:
-        return str(error)
+        return f"{channels} image channels, the kernels know 1 to {MAX_CHANNELS}"
     return None
+
+
+def unusable(policy: str, shape: Sequence[int]) -> str | None:
+    """Why the kernels cannot be used for this network here, or None. Compiles them if need be."""
+    reason = unsuitable(policy, shape)
+    if reason is None:
+        try:
+            build(choose_variant())
+        except (ValueError, BuildError) as error:
+            reason = str(error)
+    return reason

@@ -5,6 +5,8 @@
  *
  * Images go through a block in small groups, so that what one layer writes is still in the cache when the next reads it.
  */
+#define FLAT 2048
+#define FEATURES 256
 #include "linear.h"
 #include "pool.h"
 #include "stem.h"

@@ -1,13 +1,24 @@
-/* The linear layer 2048 -> 256 with ReLU on both sides, straight from torch's [256][2048] weights: samples are the lanes, so no weight is
- * ever transposed. Samples are padded with zeros to a multiple of 16; "transposed" means [feature][sample].
+/* The linear layer FLAT -> FEATURES (defined by the network) with ReLU on both sides, straight from torch's [FEATURES][FLAT] weights: samples
+ * are the lanes, so no weight is ever transposed. Samples are padded with zeros to a multiple of 16; "transposed" means [feature][sample].
  */
 #ifndef PARALLEL_PPO_LINEAR_H
 #define PARALLEL_PPO_LINEAR_H
 
 #include "vector.h"
 
-#define FLAT 2048
-#define FEATURES 256
+/* sums[n] += over the rows of a[row][n] */
+INLINE void add_rows(int rows, int N, const float *a, float *sums) {
+    for (int n = 0; n < N; n += VL) {
+        vec sum = v_load(sums + n);
+        for (int r = 0; r < rows; r++) sum = v_add(sum, v_load(a + (size_t)r * N + n));
+        v_store(sums + n, sum);
+    }
+}
+
+/* out = g where the activation is positive, zero elsewhere */
+INLINE void through_relu(size_t count, const float *activation, const float *g, float *out) {
+    for (size_t i = 0; i < count; i += VL) v_store(out + i, v_where_positive(v_load(activation + i), v_load(g + i)));
+}
 
 INLINE int padded(int samples) { return (samples + 15) / 16 * 16; }
 
@@ -71,18 +82,13 @@ static void linear_forward(const float *flat, int samples, const float *w, const
 static void linear_backward(const float *flat, int samples, const float *w, const float *features, const float *dfeatures,
                             float *x_transposed, float *z_transposed, float *dw, float *db, float *dx) {
     const int lanes = padded(samples);
-    float panel[FEATURES * 16] __attribute__((aligned(64)));
-    memset(z_transposed, 0, (size_t)FEATURES * lanes * sizeof(float));
-    for (int n = 0; n < FEATURES; n++) {
-        float sum = 0;
-        for (int b = 0; b < samples; b++) {
-            const size_t at = (size_t)b * FEATURES + n;
-            const float g = features[at] > 0 ? dfeatures[at] : 0;
-            z_transposed[(size_t)n * lanes + b] = g;
-            sum += g;
-        }
-        db[n] = sum;
-    }
+    float panel[PANEL * PANEL] __attribute__((aligned(64)));
+    float *const g = x_transposed; /* [samples][FEATURES], until it is transposed */
+    through_relu((size_t)samples * FEATURES, features, dfeatures, g);
+    memset(db, 0, FEATURES * sizeof(float));
+    add_rows(samples, FEATURES, g, db);
+    if (lanes > samples) memset(z_transposed, 0, (size_t)FEATURES * lanes * sizeof(float));
+    transpose(g, samples, FEATURES, FEATURES, z_transposed, lanes);
     for (int k = 0; k < FLAT; k += PANEL) {
         for (int b = 0; b < samples; b += TERMS) { /* rows 8 KB apart would share one cache set: copy them together */
             const int terms = samples - b < TERMS ? samples - b : TERMS;
@@ -90,12 +96,14 @@ static void linear_backward(const float *flat, int samples, const float *w, cons
             lanes_matrix(FEATURES, PANEL, b > 0, terms, z_transposed + b, lanes, 1, x_transposed, PANEL, dw + k, FLAT);
         }
     }
-    for (int k = 0; k < FLAT; k += 16) {
-        for (int n = 0; n < FEATURES; n++) memcpy(panel + n * 16, w + (size_t)n * FLAT + k, 16 * sizeof(float));
-        lanes_matrix(16, lanes, 0, FEATURES, panel, 1, 16, z_transposed, lanes, x_transposed + (size_t)k * lanes, lanes);
-    }
+    for (int k = 0; k < FLAT; k += PANEL)
+        for (int n = 0; n < FEATURES; n += PANEL) {
+            for (int t = 0; t < PANEL; t++) memcpy(panel + t * PANEL, w + (size_t)(n + t) * FLAT + k, PANEL * sizeof(float));
+            lanes_matrix(PANEL, lanes, n > 0, PANEL, panel, 1, PANEL, z_transposed + (size_t)n * lanes, lanes, x_transposed + (size_t)k * lanes,
+                         lanes);
+        }
     transpose(x_transposed, FLAT, samples, lanes, dx, FLAT);
-    for (size_t i = 0; i < (size_t)samples * FLAT; i += VL) v_store(dx + i, v_where_positive(v_load(flat + i), v_load(dx + i)));
+    through_relu((size_t)samples * FLAT, flat, dx, dx);
 }
 
 #endif

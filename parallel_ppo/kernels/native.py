@@ -1,6 +1,6 @@
-"""The IMPALA-CNN trunk on our own kernels, and the loader that says whether they can be used here.
+"""A network's trunk on our own kernels, and the loader that says whether they can be used here.
 
-Shapes: B samples, C image channels; an observation is uint8 [B, 64, 64, C], features are float32 [B, 256] (after the last ReLU).
+Shapes: B samples, C image channels; an observation is uint8 [B, 64, 64, C], features are float32 [B, 256 or 512] (after the last ReLU).
 For a given batch shape the result is the same bits on every call, in every process and for every instruction set.
 """
 
@@ -14,20 +14,24 @@ import numpy as np
 import torch
 
 from parallel_ppo.kernels.build import BuildError, build
-from parallel_ppo.kernels.choice import IMAGE_SIZE, WIDTHS, choose_variant, supports
+from parallel_ppo.kernels.choice import IMAGE_SIZE, NETWORKS, choose_variant, unsuitable
 
-NUM_FEATURES = 256
-NUM_FLAT = 2048
+NUM_FEATURES = {"impala": 256, "nature": 512}
+NUM_FLAT = {"impala": 2048, "nature": 1024}
+IMPALA_WIDTHS = (16, 32, 32)
 
 
-def parameter_shapes(channels: int) -> list[tuple[int, ...]]:
+def parameter_shapes(network: str, channels: int) -> list[tuple[int, ...]]:
     """The trunk's parameters in the order of every list of parameters or gradients here; torch's layouts."""
-    shapes: list[tuple[int, ...]] = []
-    for width in WIDTHS:
-        for inputs in (channels, width, width, width, width):
-            shapes += [(width, inputs, 3, 3), (width,)]
-        channels = width
-    return [*shapes, (NUM_FEATURES, NUM_FLAT), (NUM_FEATURES,)]
+    convolutions: list[tuple[int, int, int, int]] = []
+    if network == "nature":
+        convolutions = [(32, channels, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)]
+    else:
+        for width in IMPALA_WIDTHS:
+            convolutions += [(width, inputs, 3, 3) for inputs in (channels, width, width, width, width)]
+            channels = width
+    last = (NUM_FEATURES[network], NUM_FLAT[network])
+    return [shape for weight in (*convolutions, last) for shape in (weight, weight[:1])]
 
 
 @functools.cache
@@ -38,23 +42,19 @@ def load_library(variant: str) -> ctypes.CDLL:
         raise BuildError(f"cannot load the compiled kernels: {error}") from error
     integer, pointer, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
     signatures: dict[str, tuple[Any, list[Any]]] = {
-        "impala_packed_floats": (size, [integer]),
-        "impala_saved_floats": (size, [integer, integer]),
-        "impala_scratch_floats": (size, [integer, integer]),
-        "impala_prepare_scratch": (None, [pointer, integer, integer]),
-        "impala_pack": (None, [pointer, integer, integer, pointer, pointer]),
-        "impala_forward": (
-            None,
-            [pointer, integer, integer, pointer, pointer, integer, pointer, pointer, pointer],
-        ),
-        "impala_backward": (
-            None,
-            [pointer, integer, integer, pointer, pointer, pointer, pointer, pointer, pointer, pointer],
-        ),
+        "packed_floats": (size, [integer]),
+        "saved_floats": (size, [integer, integer]),
+        "scratch_floats": (size, [integer, integer]),
+        "prepare_scratch": (None, [pointer, integer, integer]),
+        "pack": (None, [pointer, integer, integer, pointer, pointer]),
+        "forward": (None, [pointer, integer, integer, pointer, pointer, integer, pointer, pointer, pointer]),
+        "backward": (None, [pointer, integer, integer, *[pointer] * 7]),
+        "layer": (None, [integer, integer, pointer, integer, integer, *[pointer] * 6]),
     }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    for network in NETWORKS:
+        for name, (result, arguments) in signatures.items():
+            function = getattr(library, f"{network}_{name}")
+            function.restype, function.argtypes = result, arguments
     return library
 
 
@@ -80,43 +80,47 @@ def pointers_to(tensors: Sequence[torch.Tensor]) -> Any:
     return (ctypes.c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
 
 
-class NativeImpala:
+class NativeTrunk:
     """The trunk for one process. Memory is allocated at first use of a batch size and kept.
 
     Inference: `load(parameters)` after every change of the parameters, then `features(observation)` as often as needed.
-    Training: `trunk(observation, parameters)` inside autograd; or `forward` and `backward` without it, which can write the gradients
-    straight into their destination.
+    Training: `load(parameters, training=True)`, then `forward` and `backward`, which writes the gradients straight into their destination.
     """
 
-    def __init__(self, channels: int, variant: str | None = None) -> None:
-        ok, reason = supports(height=IMAGE_SIZE, width=IMAGE_SIZE, channels=channels, widths=WIDTHS)
-        if not ok:
+    def __init__(self, network: str, channels: int, variant: str | None = None) -> None:
+        reason = unsuitable(network, (IMAGE_SIZE, IMAGE_SIZE, channels))
+        if reason:
             raise ValueError(reason)
-        self.channels = channels
+        self.network, self.channels = network, channels
+        self.num_features = NUM_FEATURES[network]
         self.variant = choose_variant(variant)
         self.library = load_library(self.variant)
-        self.shapes = parameter_shapes(channels)
+        self.shapes = parameter_shapes(network, channels)
         self.parameters: list[torch.Tensor] = []
         self.parameter_pointers: Any = None
-        self.packed = allocate(self.library.impala_packed_floats(channels))
+        self.packed = allocate(self.call("packed_floats", channels))
         self.scratch = torch.empty(0)
         self.scratch_samples = -1
         self.inference_places: dict[int, torch.Tensor] = {}
         self.free_places: dict[int, list[torch.Tensor]] = {}
         self.reserve(0)
 
+    def call(self, function: str, *arguments: Any) -> Any:
+        return getattr(self.library, f"{self.network}_{function}")(*arguments)
+
     def reserve(self, num_samples: int) -> None:
         if num_samples > self.scratch_samples:
-            self.scratch = allocate(self.library.impala_scratch_floats(num_samples, self.channels))
+            self.scratch = allocate(self.call("scratch_floats", num_samples, self.channels))
             self.scratch_samples = num_samples
-            self.library.impala_prepare_scratch(self.scratch.data_ptr(), num_samples, self.channels)
+            self.call("prepare_scratch", self.scratch.data_ptr(), num_samples, self.channels)
 
     def load(self, parameters: Sequence[torch.Tensor], *, training: bool = False) -> None:
         """Transforms the weights; biases and the linear layer are read in place, so the tensors must stay as they are until the next load."""
         self.check(parameters)
         self.parameters = [parameter.detach() for parameter in parameters]
         self.parameter_pointers = pointers_to(self.parameters)
-        self.library.impala_pack(
+        self.call(
+            "pack",
             self.parameter_pointers,
             self.channels,
             int(training),
@@ -127,14 +131,14 @@ class NativeImpala:
     def features(self, observation: torch.Tensor) -> torch.Tensor:
         num_samples = self.check_observation(observation)
         if num_samples not in self.inference_places:
-            self.inference_places[num_samples] = allocate(self.library.impala_saved_floats(num_samples, 0))
+            self.inference_places[num_samples] = allocate(self.call("saved_floats", num_samples, 0))
         return self.run_forward(observation, self.inference_places[num_samples], keep=False)
 
     def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """(features, activations); hand the activations to `backward`, which takes them back for the next call."""
         num_samples = self.check_observation(observation)
         free = self.free_places.setdefault(num_samples, [])
-        place = free.pop() if free else allocate(self.library.impala_saved_floats(num_samples, 1))
+        place = free.pop() if free else allocate(self.call("saved_floats", num_samples, 1))
         return self.run_forward(observation, place, keep=True), place
 
     def backward(
@@ -148,30 +152,24 @@ class NativeImpala:
         """Overwrites `gradients`; after `forward` of the same observation, with the same parameters loaded for training."""
         num_samples = self.check_observation(observation)
         self.check(gradients)
-        assert features.shape == features_gradient.shape == (num_samples, NUM_FEATURES)
+        assert features.shape == features_gradient.shape == (num_samples, self.num_features)
         assert (
             features.is_contiguous()
             and features_gradient.is_contiguous()
             and features_gradient.dtype == torch.float32
         )
-        self.library.impala_backward(
+        self.call("backward",
             observation.data_ptr(), num_samples, self.channels, self.parameter_pointers, self.packed.data_ptr(), activations.data_ptr(),
             self.scratch.data_ptr(), features.data_ptr(), features_gradient.data_ptr(), pointers_to(gradients),
         )  # fmt: skip
         self.free_places[num_samples].append(activations)
 
-    def trunk(self, observation: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-        if not (torch.is_grad_enabled() and any(parameter.requires_grad for parameter in parameters)):
-            self.load([parameter.contiguous() for parameter in parameters])
-            return self.features(observation)
-        return TrunkFunction.apply(self, observation, *parameters)
-
     def run_forward(self, observation: torch.Tensor, place: torch.Tensor, *, keep: bool) -> torch.Tensor:
         assert self.parameters, "load the parameters first"
         num_samples = len(observation)
         self.reserve(num_samples)
-        features = torch.empty(num_samples, NUM_FEATURES)
-        self.library.impala_forward(
+        features = torch.empty(num_samples, self.num_features)
+        self.call("forward",
             observation.data_ptr(), num_samples, self.channels, self.parameter_pointers, self.packed.data_ptr(), int(keep),
             place.data_ptr(), self.scratch.data_ptr(), features.data_ptr(),
         )  # fmt: skip
@@ -189,35 +187,3 @@ class NativeImpala:
                 tuple(tensor.shape),
                 shape,
             )
-
-
-class TrunkFunction(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, native: NativeImpala, observation: torch.Tensor, *parameters: torch.Tensor
-    ) -> torch.Tensor:
-        parameters = tuple(parameter.contiguous() for parameter in parameters)
-        native.load(parameters, training=True)
-        features, ctx.activations = native.forward(observation)
-        ctx.native = native
-        ctx.save_for_backward(observation, features, *parameters)
-        return features
-
-    @staticmethod
-    def backward(ctx: Any, *output_gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        if ctx.activations is None:
-            raise RuntimeError(
-                "the trunk's activations were already used by a backward pass; run forward again"
-            )
-        observation, features, *parameters = ctx.saved_tensors
-        native: NativeImpala = ctx.native
-        if pointers_differ(native.parameters, parameters):
-            native.load(parameters, training=True)
-        gradients = [torch.empty_like(parameter) for parameter in parameters]
-        native.backward(observation, features, ctx.activations, output_gradients[0].contiguous(), gradients)
-        ctx.activations = None
-        return (None, None, *gradients)
-
-
-def pointers_differ(first: Sequence[torch.Tensor], second: Sequence[torch.Tensor]) -> bool:
-    return any(a.data_ptr() != b.data_ptr() for a, b in zip(first, second, strict=True))

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from parallel_ppo.config import Settings
 from parallel_ppo.envs.contract import EnvSpec
-from parallel_ppo.kernels.native import NativeImpala
+from parallel_ppo.kernels.native import NativeTrunk
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.impala import Impala
@@ -41,7 +41,7 @@ class Policy(nn.Module):
         self.action_head = nn.Linear(self.trunk.num_features, heads.num_outputs(spec.action))
         self.value_head = nn.Linear(self.trunk.num_features, 1)
         self.native = (
-            NativeImpala(spec.observation_shape[2]) if settings.training.kernels == "native" else None
+            NativeTrunk(kind, spec.observation_shape[2]) if settings.training.kernels == "native" else None
         )
         self.packed_for: tuple[int, ...] | None = None
         is_gaussian = spec.action.kind == "gaussian"
@@ -49,25 +49,18 @@ class Policy(nn.Module):
 
     def forward(self, observation: Any) -> Output:
         """`observation` as `prepare` returns it. Without gradients, `pack` must have been called since the parameters changed."""
-        if self.native is None:
-            features = self.trunk(observation)
-        elif torch.is_grad_enabled():
-            features = self.native.trunk(observation, list(self.trunk.parameters()))
-        else:
-            features = self.native.features(observation)
-        return self.outputs(features, features if self.value_trunk is None else self.value_trunk(observation))
-
-    def outputs(self, features: Tensor, value_features: Tensor) -> Output:
+        features = self.trunk(observation) if self.native is None else self.native.features(observation)
+        value_features = features if self.value_trunk is None else self.value_trunk(observation)
         return Output(self.action_head(features), self.log_std, self.value_head(value_features).squeeze(1))
 
     def pack(self, step: tuple[int, ...] | None = None) -> None:
-        """Lays the weights out: for inference, or for the gradients of an optimizer step, once for all its lanes."""
-        if step is None or step != self.packed_for:
+        """Lays the weights out: for inference, or for the kernels' gradients of an optimizer step, once for all its lanes."""
+        if step is None:
             for module in self.modules():
                 if isinstance(module, Nature):
                     module.forget()
-            if self.native is not None:
-                self.native.load(list(self.trunk.parameters()), training=step is not None)
+        if self.native is not None and (step is None or step != self.packed_for):
+            self.native.load(list(self.trunk.parameters()), training=step is not None)
             self.packed_for = step
 
     def prepare(self, rows: Tensor, mean: Tensor, scale: Tensor, clip: float) -> Any:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from parallel_ppo.policies.policy import Output, Policy, views
-from parallel_ppo.slopes import Batch, Weights, loss_slopes
+from parallel_ppo.policies.written_heads import WrittenHeads
+from parallel_ppo.slopes import Batch, Weights
 
 
 class TwinViews:
@@ -21,9 +22,7 @@ class TwinViews:
         self.weights = [_stacked(named, flat, name) for name in names]  # [2, out, in]
         biases = [_stacked(named, flat, name.replace("weight", "bias")) for name in names]
         self.biases = [bias.unsqueeze(1) for bias in biases]  # [2, 1, out]
-        self.action_weight, self.action_bias = named["action_head.weight"], named["action_head.bias"]
-        self.value_weight, self.value_bias = named["value_head.weight"], named["value_head.bias"]
-        self.log_std = named.get("log_std")
+        self.heads = WrittenHeads(policy, flat)
 
 
 def _stacked(named: dict[str, Tensor], flat: Tensor, name: str) -> Tensor:
@@ -41,8 +40,9 @@ class Twin:
         self.policy = policy
         self.at = TwinViews(policy, parameters)
         self.transposed = [weight.transpose(1, 2) for weight in self.at.weights]
-        self.action_transposed, self.value_transposed = self.at.action_weight.t(), self.at.value_weight.t()
-        self.gradients: dict[int, TwinViews] = {}
+
+    def gradient_views(self, flat: Tensor) -> TwinViews:
+        return TwinViews(self.policy, flat)
 
     def _hidden(self, observation: Tensor) -> list[Tensor]:
         """The input and the output of every hidden layer, each [2, B, ...]."""
@@ -51,53 +51,29 @@ class Twin:
             layers.append(torch.baddbmm(bias, layers[-1], weight).tanh_())
         return layers
 
-    def _heads(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        at = self.at
-        action = torch.addmm(at.action_bias, features[0], self.action_transposed)
-        return action, torch.addmm(at.value_bias, features[1], self.value_transposed).squeeze(1)
-
     def __call__(self, observation: Tensor) -> Output:
-        action, value = self._heads(self._hidden(observation)[-1])
-        return Output(action, self.at.log_std, value)
+        return self.at.heads.outputs(*self._hidden(observation)[-1])
 
     @torch.no_grad()
-    def differentiate(self, observation: Tensor, batch: Batch, weights: Weights, into: Tensor) -> list[float]:
-        """Writes the loss's gradient into the flat vector `into`, every parameter of it; returns the loss's sums."""
+    def differentiate(
+        self, observation: Tensor, batch: Batch, weights: Weights, into: TwinViews
+    ) -> list[float]:
+        """Writes every parameter's gradient of the loss; returns the loss's sums."""
         layers = self._hidden(observation)
-        action, value = self._heads(layers[-1])
-        log_std = None if self.at.log_std is None else self.at.log_std.numpy()
-        slopes = loss_slopes(
-            spec=self.policy.spec.action, outputs=action.numpy(), log_std=log_std, value=value.numpy(),
-            batch=batch, weights=weights,
-        )  # fmt: skip
-        gradient = self._gradient_views(into)
-        if gradient.log_std is not None:
-            gradient.log_std.copy_(torch.from_numpy(slopes.log_std))
-        self._backward(layers, torch.from_numpy(slopes.action), torch.from_numpy(slopes.value), gradient)
+        heads, features = self.at.heads, layers[-1]
+        slopes = heads.slopes(self.policy.spec.action, heads.outputs(*features), batch, weights, into.heads)
+        into.heads.write_gradients(slopes, *features)
+        if self.transposed:
+            slope = torch.empty_like(features)
+            torch.mm(slopes.action, heads.action_weight, out=slope[0])
+            torch.mul(slopes.value.unsqueeze(1), heads.value_weight, out=slope[1])
+            self._backward(layers, slope, into)
         return slopes.sums
 
-    def _backward(self, layers: list[Tensor], action: Tensor, value: Tensor, into: TwinViews) -> None:
-        at, features = self.at, layers[-1]
-        torch.mm(action.t(), features[0], out=into.action_weight)
-        torch.sum(action, 0, out=into.action_bias)
-        torch.mm(value.unsqueeze(0), features[1], out=into.value_weight)
-        torch.sum(value.unsqueeze(1), 0, out=into.value_bias)
-        if not self.transposed:
-            return
-        slope = torch.empty_like(features)
-        torch.mm(action, at.action_weight, out=slope[0])
-        torch.mul(value.unsqueeze(1), at.value_weight, out=slope[1])
+    def _backward(self, layers: list[Tensor], slope: Tensor, into: TwinViews) -> None:
         for index in range(len(self.transposed) - 1, -1, -1):
             slope = torch.ops.aten.tanh_backward(slope, layers[index + 1])
             torch.bmm(slope.transpose(1, 2), layers[index], out=into.weights[index])
             torch.sum(slope, 1, keepdim=True, out=into.biases[index])
             if index:
-                slope = torch.bmm(slope, at.weights[index])
-
-    def _gradient_views(self, gradient: Tensor) -> TwinViews:
-        """Views of a lane are made once: lanes live at fixed places in shared memory."""
-        place = gradient.data_ptr()
-        if place not in self.gradients:
-            gradient.zero_()  # what lies between the parameters stays 0
-            self.gradients[place] = TwinViews(self.policy, gradient)
-        return self.gradients[place]
+                slope = torch.bmm(slope, self.at.weights[index])

@@ -1,0 +1,279 @@
+/* The Nature CNN on 64x64 images: features from bytes, and the gradients of its parameters.
+ *
+ * One thread, no globals: the caller owns all memory. `parameters` and `gradients` are 8 pointers in torch's order and layouts:
+ * three convolutions (8x8 stride 4, 4x4 stride 2, 3x3), then the linear layer (weight, bias each).
+ *
+ * The first convolution makes 15x15 pixels, of which the second reads 14x14: the others are never computed, and their gradient is zero.
+ */
+#define FLAT 1024
+#define FEATURES 512
+#include "direct.h"
+#include "linear.h"
+
+#define IMAGE 64
+#define GROUP 8 /* images that go through a layer together */
+
+typedef float *const *pointers;
+typedef const float *const *const_pointers;
+
+enum { SIDE1 = 14, SIDE2 = 6, SIDE3 = 4, N1 = 32, N2 = 64, N3 = 64 };
+enum { AREA1 = SIDE1 * SIDE1 * N1, AREA2 = SIDE2 * SIDE2 * N2, WEIGHTS2 = 16 * N1 * N2, WEIGHTS3 = 9 * N2 * N3 };
+static size_t weights1(int C) { return (size_t)64 * C * N1; }
+static size_t convolutions(int C) { return weights1(C) + WEIGHTS2 + WEIGHTS3; }
+
+/* What forward leaves for backward: each layer's activations. Without it all images share the places of one group. */
+typedef struct {
+    float *first, *second, *flat;
+    size_t floats;
+} saved;
+
+static saved lay_out(float *base, int samples, int keep) {
+    const size_t images = keep ? samples : samples < GROUP ? samples : GROUP;
+    saved s;
+    s.first = base;
+    s.second = s.first + images * AREA1;
+    s.flat = s.second + images * AREA2;
+    s.floats = images * (AREA1 + AREA2) + (size_t)samples * FLAT;
+    return s;
+}
+
+/* Scratch that no call leaves anything in. */
+typedef struct {
+    float *images;  /* [GROUP][64][64][C] */
+    float *gradient1, *gradient2; /* [GROUP][...] of the activations */
+    float *dw, *db; /* of the convolutions, [window][C][N] */
+    float *x_transposed, *z_transposed, *dflat;
+    size_t floats;
+} scratch_space;
+
+static scratch_space lay_out_scratch(float *base, int samples, int C) {
+    scratch_space s;
+    size_t at = 0;
+#define PLACE(field, count) s.field = base + at, at += ((size_t)(count) + 15) / 16 * 16
+    PLACE(images, GROUP * IMAGE * IMAGE * C);
+    PLACE(gradient1, GROUP * AREA1);
+    PLACE(gradient2, GROUP * AREA2);
+    PLACE(dw, convolutions(C));
+    PLACE(db, N1 + N2 + N3);
+    PLACE(x_transposed, (size_t)FLAT * padded(samples));
+    PLACE(z_transposed, (size_t)FEATURES * padded(samples));
+    PLACE(dflat, (size_t)FLAT * samples);
+#undef PLACE
+    s.floats = at;
+    return s;
+}
+
+static void load_images(const uint8_t *pixels, int images, int C, float *out) {
+    for (int i = 0; i < images * IMAGE * IMAGE * C; i++) out[i] = pixels[i];
+}
+
+/* ---- forward ---- */
+
+INLINE void first_layer(int images, int C, const float *in, const float *w, const float *bias, float *out) {
+    enum { P = VL == 16 ? 14 : 5 };
+    for (int n = 0; n < N1; n += PANEL_LANES)
+        for (int i = 0; i < images; i++)
+            for (int y = 0; y < SIDE1; y++) {
+                const float *from = in + ((size_t)i * IMAGE + 4 * y) * IMAGE * C, *weights = w + (size_t)n * 64 * C;
+                float *to = out + (size_t)i * AREA1 + (size_t)y * SIDE1 * N1 + n;
+                for (int x = 0; x + P <= SIDE1; x += P)
+                    tile_forward(1, P, 8, 8 * C, from + 4 * x * C, IMAGE * C, 0, 4 * C, weights, bias + n, to + x * N1, 0, N1);
+                if (SIDE1 % P)
+                    tile_forward(1, SIDE1 % P, 8, 8 * C, from + 4 * (SIDE1 / P * P) * C, IMAGE * C, 0, 4 * C, weights, bias + n,
+                                 to + (SIDE1 / P * P) * N1, 0, N1);
+            }
+}
+
+static __attribute__((noinline)) void second_layer(int images, const float *in, const float *w, const float *bias, float *out) {
+    enum { R = VL == 16 ? 2 : 1, ROW = SIDE1 * N1 };
+    for (int n = 0; n < N2; n += PANEL_LANES)
+        for (int i = 0; i < images; i++)
+            for (int y = 0; y < SIDE2; y += R)
+                tile_forward(R, SIDE2, 4, 4 * N1, in + (size_t)i * AREA1 + 2 * y * ROW, ROW, 2 * ROW, 2 * N1, w + (size_t)n * 16 * N1,
+                             bias + n, out + (size_t)i * AREA2 + y * SIDE2 * N2 + n, SIDE2 * N2, N2);
+}
+
+static __attribute__((noinline)) void third_layer(int images, const float *in, const float *w, const float *bias, float *out) {
+    enum { R = VL == 16 ? 2 : 1, ROW = SIDE2 * N2 };
+    for (int n = 0; n < N3; n += PANEL_LANES)
+        for (int i = 0; i < images; i++)
+            for (int y = 0; y < SIDE3; y += R)
+                tile_forward(R, SIDE3, 3, 3 * N2, in + (size_t)i * AREA2 + y * ROW, ROW, ROW, N2, w + (size_t)n * 9 * N2, bias + n,
+                             out + (size_t)i * FLAT + y * SIDE3 * N3 + n, SIDE3 * N3, N3);
+}
+
+/* ---- backward ---- */
+
+INLINE void first_layer_weights(int images, int C, int J, const float *in, const float *g, float *dw, float *db) {
+    for (int y = 0; y < 8; y++)
+        for (int j = 0; j < 8 * C; j += J)
+            for (int n = 0; n < N1; n += PANEL_LANES)
+                tile_weights(J, 2, images, SIDE1, SIDE1, in + (size_t)y * IMAGE * C + j, IMAGE * IMAGE * C, 4 * IMAGE * C, 4 * C, g + n, AREA1,
+                             N1, dw + ((size_t)y * 8 * C + j) * N1 + n);
+    add_rows(images * SIDE1 * SIDE1, N1, g, db);
+}
+
+static __attribute__((noinline)) void second_layer_weights(int images, const float *in, const float *g, float *dw, float *db) {
+    enum { V = VL == 16 ? 4 : 2, ROW = SIDE1 * N1 };
+    for (int y = 0; y < 4; y++)
+        for (int j = 0; j < 4 * N1; j += 4)
+            for (int n = 0; n < N2; n += V * VL)
+                tile_weights(4, V, images, SIDE2, SIDE2, in + y * ROW + j, AREA1, 2 * ROW, 2 * N1, g + n, AREA2, N2,
+                             dw + ((size_t)y * 4 * N1 + j) * N2 + n);
+    add_rows(images * SIDE2 * SIDE2, N2, g, db);
+}
+
+static __attribute__((noinline)) void third_layer_weights(int images, const float *in, const float *g, float *dw, float *db) {
+    enum { V = VL == 16 ? 4 : 2, ROW = SIDE2 * N2 };
+    for (int y = 0; y < 3; y++)
+        for (int j = 0; j < 3 * N2; j += 4)
+            for (int n = 0; n < N3; n += V * VL)
+                tile_weights(4, V, images, SIDE3, SIDE3, in + y * ROW + j, AREA2, ROW, N2, g + n, FLAT, N3,
+                             dw + ((size_t)y * 3 * N2 + j) * N3 + n);
+    add_rows(images * SIDE3 * SIDE3, N3, g, db);
+}
+
+/* Two neighbouring taps at a time: the pixels that they reach from a row of g are all different, and next to each other. */
+static __attribute__((noinline)) void second_layer_data(int images, const float *g, const float *w, const float *activation, float *dx) {
+    enum { V = VL == 16 ? 4 : 2, ROW = SIDE1 * N1 };
+    memset(dx, 0, (size_t)images * AREA1 * sizeof(float));
+    for (int ky = 0; ky < 4; ky++)
+        for (int kx = 0; kx < 4; kx += 2)
+            for (int c = 0; c < 2 * N1; c += V * VL)
+                for (int i = 0; i < images; i++)
+                    for (int y = 0; y < SIDE2; y++)
+                        tile_data(SIDE2, V, N2, g + (size_t)i * AREA2 + y * SIDE2 * N2, w + (size_t)(ky * 4 + kx) * N2 * N1 + c, 2 * N1,
+                                  dx + (size_t)i * AREA1 + (2 * y + ky) * ROW + kx * N1 + c, 2 * N1);
+    through_relu((size_t)images * AREA1, activation, dx, dx);
+}
+
+static __attribute__((noinline)) void third_layer_data(int images, const float *g, const float *w, const float *activation, float *dx) {
+    enum { V = VL == 16 ? 4 : 2, ROW = SIDE2 * N2 };
+    memset(dx, 0, (size_t)images * AREA2 * sizeof(float));
+    for (int ky = 0; ky < 3; ky++)
+        for (int kx = 0; kx < 3; kx++)
+            for (int c = 0; c < N2; c += V * VL)
+                for (int i = 0; i < images; i++)
+                    for (int y = 0; y < SIDE3; y++)
+                        tile_data(SIDE3, V, N3, g + (size_t)i * FLAT + y * SIDE3 * N3, w + (size_t)(ky * 3 + kx) * N3 * N2 + c, N2,
+                                  dx + (size_t)i * AREA2 + (y + ky) * ROW + kx * N2 + c, N2);
+    through_relu((size_t)images * AREA2, activation, dx, dx);
+}
+
+static __attribute__((noinline)) void run_first(int images, int C, const float *in, const float *w, const float *bias, float *out) {
+    if (C == 3) first_layer(images, 3, in, w, bias, out);
+    else first_layer(images, C, in, w, bias, out);
+}
+
+static __attribute__((noinline)) void run_first_weights(int images, int C, const float *in, const float *g, float *dw, float *db) {
+    if (C == 3) first_layer_weights(images, 3, VL == 16 ? 12 : 6, in, g, dw, db);
+    else first_layer_weights(images, C, VL == 16 ? 8 : 4, in, g, dw, db);
+}
+
+/* ---- a layer of one group ---- */
+
+typedef struct {
+    float *first, *second, *flat; /* activations */
+} group_space;
+
+static group_space group_at(const saved *s, size_t kept, size_t first) {
+    const group_space g = {s->first + kept * AREA1, s->second + kept * AREA2, s->flat + first * FLAT};
+    return g;
+}
+
+static void layer_forward(int layer, int images, int C, const group_space *g, const_pointers parameters, const float *packed,
+                          const scratch_space *t) {
+    if (layer == 0) run_first(images, C, t->images, packed, parameters[1], g->first);
+    else if (layer == 1) second_layer(images, g->first, packed + weights1(C), parameters[3], g->second);
+    else third_layer(images, g->second, packed + weights1(C) + WEIGHTS2, parameters[5], g->flat);
+}
+
+/* The gradient of the layer's outputs is there: in dflat, gradient2, gradient1. */
+static void layer_backward(int layer, int images, int C, const group_space *g, const float *dflat, const float *packed,
+                           const scratch_space *t) {
+    const float *transposed = packed + convolutions(C);
+    float *dw2 = t->dw + weights1(C), *dw3 = dw2 + WEIGHTS2, *db2 = t->db + N1, *db3 = db2 + N2;
+    if (layer == 0) {
+        run_first_weights(images, C, t->images, t->gradient1, t->dw, t->db);
+    } else if (layer == 1) {
+        second_layer_weights(images, g->first, t->gradient2, dw2, db2);
+        second_layer_data(images, t->gradient2, transposed, g->first, t->gradient1);
+    } else {
+        third_layer_weights(images, g->second, dflat, dw3, db3);
+        third_layer_data(images, dflat, transposed + WEIGHTS2, g->second, t->gradient2);
+    }
+}
+
+/* ---- what Python calls ---- */
+
+size_t nature_packed_floats(int C) { return convolutions(C) + WEIGHTS2 + WEIGHTS3; }
+size_t nature_saved_floats(int samples, int keep) { return lay_out(0, samples, keep).floats; }
+size_t nature_scratch_floats(int samples, int C) { return lay_out_scratch(0, samples, C).floats; }
+void nature_prepare_scratch(float *scratch, int samples, int C) { (void)scratch, (void)samples, (void)C; }
+
+/* First all weights for the forward pass, then (with `backward`) those of the second and third layer transposed. */
+void nature_pack(const_pointers parameters, int C, int backward, float *packed, float *scratch) {
+    (void)scratch;
+    pack_forward(parameters[0], N1, C, 8, 255.0f, packed);
+    pack_forward(parameters[2], N2, N1, 4, 1.0f, packed + weights1(C));
+    pack_forward(parameters[4], N3, N2, 3, 1.0f, packed + weights1(C) + WEIGHTS2);
+    if (!backward) return;
+    pack_data(parameters[2], N2, N1, 4, 2, packed + convolutions(C));
+    pack_data(parameters[4], N3, N2, 3, 1, packed + convolutions(C) + WEIGHTS2);
+}
+
+void nature_forward(const uint8_t *pixels, int samples, int C, const_pointers parameters, const float *packed, int keep, float *place,
+                    float *scratch, float *features) {
+    const saved s = lay_out(place, samples, keep);
+    const scratch_space t = lay_out_scratch(scratch, samples, C);
+    for (int first = 0; first < samples; first += GROUP) {
+        const int images = samples - first < GROUP ? samples - first : GROUP;
+        const group_space g = group_at(&s, keep ? first : 0, first);
+        load_images(pixels + (size_t)first * IMAGE * IMAGE * C, images, C, t.images);
+        for (int layer = 0; layer < 3; layer++) layer_forward(layer, images, C, &g, parameters, packed, &t);
+    }
+    linear_forward(s.flat, samples, parameters[6], parameters[7], t.x_transposed, t.z_transposed, features);
+}
+
+/* After nature_forward with `keep` on the same place. */
+void nature_backward(const uint8_t *pixels, int samples, int C, const_pointers parameters, const float *packed, float *place,
+                     float *scratch, const float *features, const float *dfeatures, pointers gradients) {
+    const saved s = lay_out(place, samples, 1);
+    const scratch_space t = lay_out_scratch(scratch, samples, C);
+    memset(t.dw, 0, (size_t)(t.db + N1 + N2 + N3 - t.dw) * sizeof(float));
+    linear_backward(s.flat, samples, parameters[6], features, dfeatures, t.x_transposed, t.z_transposed, gradients[6], gradients[7], t.dflat);
+    for (int first = 0; first < samples; first += GROUP) {
+        const int images = samples - first < GROUP ? samples - first : GROUP;
+        const group_space g = group_at(&s, first, first);
+        load_images(pixels + (size_t)first * IMAGE * IMAGE * C, images, C, t.images);
+        for (int layer = 2; layer >= 0; layer--) layer_backward(layer, images, C, &g, t.dflat + (size_t)first * FLAT, packed, &t);
+    }
+    unpack_gradient(t.dw, N1, C, 8, 255.0f, gradients[0]);
+    unpack_gradient(t.dw + weights1(C), N2, N1, 4, 1.0f, gradients[2]);
+    unpack_gradient(t.dw + weights1(C) + WEIGHTS2, N3, N2, 3, 1.0f, gradients[4]);
+    memcpy(gradients[1], t.db, N1 * sizeof(float));
+    memcpy(gradients[3], t.db + N1, N2 * sizeof(float));
+    memcpy(gradients[5], t.db + N1 + N2, N3 * sizeof(float));
+}
+
+/* One layer alone over all samples, as it runs inside the network; for the benchmark, after a whole forward and backward on the same place.
+ * Layer 3 is the linear one. */
+void nature_layer(int layer, int backward, const uint8_t *pixels, int samples, int C, const_pointers parameters, const float *packed,
+                  float *place, float *scratch, float *features, pointers gradients) {
+    const saved s = lay_out(place, samples, 1);
+    const scratch_space t = lay_out_scratch(scratch, samples, C);
+    if (layer == 3) {
+        if (backward)
+            linear_backward(s.flat, samples, parameters[6], features, features, t.x_transposed, t.z_transposed, gradients[6], gradients[7],
+                            t.dflat);
+        else linear_forward(s.flat, samples, parameters[6], parameters[7], t.x_transposed, t.z_transposed, features);
+        return;
+    }
+    for (int first = 0; first < samples; first += GROUP) {
+        const int images = samples - first < GROUP ? samples - first : GROUP;
+        const group_space g = group_at(&s, first, first);
+        if (layer == 0) load_images(pixels + (size_t)first * IMAGE * IMAGE * C, images, C, t.images);
+        if (backward) layer_backward(layer, images, C, &g, t.dflat + (size_t)first * FLAT, packed, &t);
+        else layer_forward(layer, images, C, &g, parameters, packed, &t);
+    }
+}
