@@ -21,7 +21,7 @@ from parallel_ppo.nodes import Node
 from parallel_ppo.planning import Plan
 from parallel_ppo.pool import Pool
 from parallel_ppo.rendezvous import Meeting
-from parallel_ppo.shared import BLOCK, NUM_STATISTICS, Memory
+from parallel_ppo.shared import NUM_STATISTICS, Memory
 from parallel_ppo.signals import Signals
 from parallel_ppo.state import Counters, Snapshot, TrainingState
 
@@ -247,11 +247,6 @@ class GlooCluster:
                 self._finish_tree(memory)
             else:
                 self.exchange.add(memory.gradient)
-            gradient = memory.tensor("gradient")
-            for block, first in enumerate(range(0, memory.gradient.size, BLOCK)):
-                memory.gradient_squares[block] = float(
-                    gradient[first : first + BLOCK].double().square().sum()
-                )
 
     def _finish_tree(self, memory: Memory) -> None:
         """Summed in the one tree; each node finishes the tree for its range of parameters.

@@ -7,21 +7,18 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
-from parallel_ppo import ppo
+from parallel_ppo import flat, ppo
 from parallel_ppo.cluster import Cluster
 from parallel_ppo.config import Settings
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.normalize import Moments
 from parallel_ppo.pool import Pool, Span
-from parallel_ppo.shared import Memory
+from parallel_ppo.shared import BLOCK, Memory
 from parallel_ppo.state import TrainingState
 from parallel_ppo.timeline import Phase, Timeline
 from parallel_ppo.worker import Gradient, Reduce
 
-ADAM_BETAS = (0.9, 0.999)
-ADAM_BLOCK = 1 << 16  # parameters: enough for the calls to cost little beside the arithmetic
 REDUCE_ELEMENTS = 1 << 21  # fewer additions than this are not worth a message to a second worker
 
 
@@ -72,6 +69,8 @@ def update(state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedu
             spans += pool.run(_reduce_tasks(memory, cluster.reduced_lanes, pool.num_workers))
             timeline.enter("exchange")
             cluster.sum_gradients(memory)
+            if cluster.node.size > 1:
+                _write_squares(memory, settings)
             timeline.enter("optimizer")
             totals = ppo.tree_sum(list(memory.tensor("lane_statistics"))).numpy()
             if (
@@ -139,6 +138,13 @@ def _reduce_tasks(memory: Memory, lanes: range, num_workers: int) -> list[Reduce
     ]
 
 
+def _write_squares(memory: Memory, settings: Settings) -> None:
+    """The norm's parts as the workers of a single node write them, after other nodes have added to the sum."""
+    gradient = memory.tensor("gradient")
+    for block, part in enumerate(gradient.split(BLOCK)):
+        memory.gradient_squares[block] = flat.sum_lanes(part.unsqueeze(0), part, settings.training.kernels)
+
+
 def _apply(
     state: TrainingState, totals: np.ndarray, learning_rate: float, epoch: int, minibatch: int
 ) -> float:
@@ -154,34 +160,12 @@ def _apply(
         )
     scale = min(1.0, state.settings.training.max_grad_norm / (norm + 1e-6))
     state.counters.adam_steps += 1
-    adam_step(parameters=state.parameters, gradient=state.memory.tensor("gradient"), first_moment=state.first_moment,
-              second_moment=state.second_moment, step=state.counters.adam_steps, learning_rate=learning_rate,
-              epsilon=state.settings.training.adam_eps, gradient_scale=scale)  # fmt: skip
+    flat.adam(
+        parameters=state.parameters, gradient=state.memory.tensor("gradient"), first_moment=state.first_moment,
+        second_moment=state.second_moment, step=state.counters.adam_steps, learning_rate=learning_rate,
+        epsilon=state.settings.training.adam_eps, gradient_scale=scale, kernels=state.settings.training.kernels,
+    )  # fmt: skip
     return norm
-
-
-def adam_step(
-    *,
-    parameters: torch.Tensor,
-    gradient: torch.Tensor,
-    first_moment: torch.Tensor,
-    second_moment: torch.Tensor,
-    step: int,
-    learning_rate: float,
-    epsilon: float,
-    gradient_scale: float,
-) -> None:
-    """In place on flat vectors, block by block so that a block's six arrays stay in the cache."""
-    beta1, beta2 = ADAM_BETAS
-    rate = learning_rate / (1 - beta1**step)
-    correction = 1 / math.sqrt(1 - beta2**step)
-    for start in range(0, len(parameters), ADAM_BLOCK):
-        span = slice(start, start + ADAM_BLOCK)
-        scaled = gradient[span] * gradient_scale
-        first = first_moment[span].mul_(beta1).add_(scaled, alpha=1 - beta1)
-        second = second_moment[span].mul_(beta2).addcmul_(scaled, scaled, value=1 - beta2)
-        denominator = second.sqrt().mul_(correction).add_(epsilon)
-        parameters[span].addcdiv_(first, denominator, value=-rate)
 
 
 def _learn_observations(state: TrainingState, cluster: Cluster) -> None:

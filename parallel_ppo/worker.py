@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from parallel_ppo import evaluation, ppo
+from parallel_ppo import evaluation, flat, ppo
 from parallel_ppo.config import Settings
 from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv
@@ -291,9 +291,9 @@ class Worker:
         gradient = self.memory.tensor("gradient")
         for block in range(task.first_block, task.end_block):
             span = slice(block * BLOCK, (block + 1) * BLOCK)
-            total = ppo.tree_sum(list(lanes[:, span]))
-            gradient[span] = total
-            self.memory.gradient_squares[block] = float(total.double().square().sum())
+            self.memory.gradient_squares[block] = flat.sum_lanes(
+                lanes[:, span], gradient[span], self.settings.training.kernels
+            )
 
     # --- evaluation -------------------------------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, vie
 from parallel_ppo.pool import InlinePool
 from parallel_ppo.shared import POISON, Memory
 from parallel_ppo.state import TrainingState
-from parallel_ppo.update import Schedules, adam_step, scheduled, update
+from parallel_ppo.update import Schedules, scheduled, update
 from parallel_ppo.worker import Collect, Worker
 from tests.conftest import small_settings
 
@@ -135,29 +135,6 @@ def test_a_gradient_that_is_not_finite_is_never_applied() -> None:
     moved = int((state.parameters != before).sum())
     assert state.counters.adam_steps < settings.shape.num_minibatches
     assert torch.isfinite(state.parameters).all() and moved >= 0
-
-
-def test_adam_equals_torch() -> None:
-    draws = torch.Generator().manual_seed(0)
-    parameters = torch.randn(40_000, generator=draws)
-    twin = torch.nn.Parameter(parameters.clone())
-    optimizer = torch.optim.Adam([twin], 1e-3, eps=1e-5)
-    first, second = torch.zeros_like(parameters), torch.zeros_like(parameters)
-    for step in range(1, 6):
-        gradient = torch.randn(40_000, generator=draws)
-        twin.grad = gradient * 0.5
-        optimizer.step()
-        adam_step(
-            parameters=parameters,
-            gradient=gradient,
-            first_moment=first,
-            second_moment=second,
-            step=step,
-            learning_rate=1e-3,
-            epsilon=1e-5,
-            gradient_scale=0.5,
-        )
-    torch.testing.assert_close(parameters, twin.detach(), rtol=1e-5, atol=1e-6)
 
 
 def test_schedules() -> None:

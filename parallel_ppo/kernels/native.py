@@ -55,6 +55,10 @@ def load_library(variant: str) -> ctypes.CDLL:
         for name, (result, arguments) in signatures.items():
             function = getattr(library, f"{network}_{name}")
             function.restype, function.argtypes = result, arguments
+    number = ctypes.c_double
+    library.flat_tree_sum.restype = number
+    library.flat_tree_sum.argtypes = [pointer, size, integer, size, pointer]
+    library.flat_adam.restype, library.flat_adam.argtypes = None, [*[pointer] * 4, size, *[number] * 6]
     return library
 
 
@@ -78,6 +82,27 @@ def allocate(num_floats: int) -> torch.Tensor:
 
 def pointers_to(tensors: Sequence[torch.Tensor]) -> Any:
     return (ctypes.c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
+
+
+def tree_sum(vectors: torch.Tensor, out: torch.Tensor) -> float:
+    """`ppo.tree_sum` of the rows of `vectors`, bit for bit; returns the sum of its squares."""
+    rows, count = vectors.shape
+    assert out.shape == (count,) and count % 16 == 0 and vectors.stride(1) == out.stride(0) == 1
+    library = load_library(choose_variant())
+    return library.flat_tree_sum(vectors.data_ptr(), vectors.stride(0), rows, count, out.data_ptr())
+
+
+def adam(
+    parameters: torch.Tensor,
+    gradient: torch.Tensor,
+    first: torch.Tensor,
+    second: torch.Tensor,
+    *numbers: float,
+) -> None:
+    """In place on flat vectors; the numbers in the order of `flat_adam`."""
+    vectors, count = (parameters, gradient, first, second), len(parameters)
+    assert count % 16 == 0 and all(v.shape == (count,) and v.is_contiguous() for v in vectors)
+    load_library(choose_variant()).flat_adam(*(vector.data_ptr() for vector in vectors), count, *numbers)
 
 
 class NativeTrunk:

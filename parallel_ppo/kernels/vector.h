@@ -32,6 +32,8 @@ INLINE vec v_sub(vec a, vec b) { return _mm512_sub_ps(a, b); }
 INLINE vec v_mul(vec a, vec b) { return _mm512_mul_ps(a, b); }
 INLINE vec v_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }   /* a b + c */
 INLINE vec v_fnma(vec a, vec b, vec c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a b */
+INLINE vec v_div(vec a, vec b) { return _mm512_div_ps(a, b); }
+INLINE vec v_sqrt(vec a) { return _mm512_sqrt_ps(a); }
 /* The order of the operands lets a NaN through. */
 INLINE vec v_relu(vec a) { return _mm512_max_ps(_mm512_setzero_ps(), a); }
 INLINE vec v_where_positive(vec condition, vec a) {
@@ -63,6 +65,8 @@ INLINE vec v_sub(vec a, vec b) { return _mm256_sub_ps(a, b); }
 INLINE vec v_mul(vec a, vec b) { return _mm256_mul_ps(a, b); }
 INLINE vec v_fma(vec a, vec b, vec c) { return _mm256_fmadd_ps(a, b, c); }
 INLINE vec v_fnma(vec a, vec b, vec c) { return _mm256_fnmadd_ps(a, b, c); }
+INLINE vec v_div(vec a, vec b) { return _mm256_div_ps(a, b); }
+INLINE vec v_sqrt(vec a) { return _mm256_sqrt_ps(a); }
 INLINE vec v_relu(vec a) { return _mm256_max_ps(_mm256_setzero_ps(), a); }
 INLINE vec v_where_positive(vec condition, vec a) {
     return _mm256_and_ps(_mm256_cmp_ps(condition, _mm256_setzero_ps(), _CMP_GT_OQ), a);

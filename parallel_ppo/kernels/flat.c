@@ -1,0 +1,47 @@
+/* Flat vectors of parameters: the sum of the lanes' gradients, and Adam. One pass over memory each. */
+#include "vector.h"
+
+enum { CHUNK = 256, DEPTH = 32 };
+
+INLINE void add_to(float *sum, const float *a, size_t size) {
+    for (size_t i = 0; i < size; i += VL) v_store(sum + i, v_add(v_load(sum + i), v_load(a + i)));
+}
+
+/* out = the sum of `lanes` vectors that are `stride` floats apart, in the order of `ppo.tree_sum`: adjacent pairs, level by level, an odd last
+ * one passes up. Returns the sum of its squares; `count` is a multiple of 16. */
+double flat_tree_sum(const float *vectors, size_t stride, int lanes, size_t count, float *out) {
+    float waiting[DEPTH][CHUNK] __attribute__((aligned(64))); /* sums of 2^k lanes that have no partner yet, the largest first */
+    double squares[16] = {0}, total = 0;
+    for (size_t at = 0; at < count; at += CHUNK) {
+        const size_t size = count - at < CHUNK ? count - at : CHUNK;
+        int depth = 0;
+        for (int lane = 0; lane < lanes; lane++) {
+            const float *in = vectors + lane * stride + at;
+            /* As many sums wait for this lane as there are ones at the end of its number; for the last lane, all of them. */
+            const int partners = lane + 1 == lanes ? depth : __builtin_ctz(~(unsigned)lane);
+            if (partners == 0) memcpy(waiting[depth++], in, size * sizeof(float));
+            else add_to(waiting[depth - 1], in, size);
+            for (int merged = 1; merged < partners; merged++, depth--) add_to(waiting[depth - 2], waiting[depth - 1], size);
+        }
+        memcpy(out + at, waiting[0], size * sizeof(float));
+        for (size_t i = 0; i < size; i += 16)
+            for (int k = 0; k < 16; k++) squares[k] += (double)waiting[0][i + k] * waiting[0][i + k];
+    }
+    for (int k = 0; k < 16; k++) total += squares[k];
+    return total;
+}
+
+/* As `flat.adam`, in place; `count` is a multiple of 16. */
+void flat_adam(float *parameters, const float *gradient, float *first, float *second, size_t count, double scale, double beta1,
+               double beta2, double rate, double correction, double epsilon) {
+    const vec keep1 = v_set(beta1), keep2 = v_set(beta2), add1 = v_set(1 - beta1), add2 = v_set(1 - beta2);
+    for (size_t i = 0; i < count; i += VL) {
+        const vec g = v_mul(v_load(gradient + i), v_set(scale));
+        const vec m = v_fma(add1, g, v_mul(keep1, v_load(first + i)));
+        const vec v = v_fma(v_mul(add2, g), g, v_mul(keep2, v_load(second + i)));
+        v_store(first + i, m);
+        v_store(second + i, v);
+        const vec denominator = v_fma(v_sqrt(v), v_set(correction), v_set(epsilon));
+        v_store(parameters + i, v_fnma(v_set(rate), v_div(m, denominator), v_load(parameters + i)));
+    }
+}

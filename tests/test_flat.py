@@ -1,0 +1,47 @@
+"""Sums of lanes and Adam on flat vectors, by our kernels and by torch."""
+
+import pytest
+import torch
+
+from parallel_ppo import flat, ppo
+from parallel_ppo.kernels.native import available
+
+KERNELS = ["torch", *(["native"] if available()[0] else [])]
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 7, 11, 16, 23])
+def test_lanes_are_summed_in_the_one_order(kernels: str, count: int) -> None:
+    everything = torch.randn(count, 2000, generator=torch.Generator().manual_seed(count))
+    lanes = everything[:, 16:1008]  # a block is a part of each lane, and not a whole number of chunks
+    into = torch.full((992,), float("nan"))
+    squares = flat.sum_lanes(lanes, into, kernels)
+    assert torch.equal(into, ppo.tree_sum(list(lanes)))
+    assert squares == pytest.approx(float(into.double().square().sum()), rel=1e-12)
+    assert flat.sum_lanes(into.unsqueeze(0), into, kernels) == squares, "the squares of a sum that is there"
+
+
+@pytest.mark.parametrize("kernels", KERNELS)
+def test_adam_equals_torch_own(kernels: str) -> None:
+    draws = torch.Generator().manual_seed(0)
+    parameters = torch.randn(100_000, generator=draws)
+    twin = torch.nn.Parameter(parameters.clone())
+    optimizer = torch.optim.Adam([twin], 1e-3, eps=1e-5)
+    first, second = torch.zeros_like(parameters), torch.zeros_like(parameters)
+    for step in range(1, 6):
+        gradient = torch.randn(100_000, generator=draws)
+        twin.grad = gradient * 0.5
+        optimizer.step()
+        flat.adam(
+            parameters=parameters, gradient=gradient, first_moment=first, second_moment=second, step=step,
+            learning_rate=1e-3, epsilon=1e-5, gradient_scale=0.5, kernels=kernels,
+        )  # fmt: skip
+    torch.testing.assert_close(parameters, twin.detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_nan_gradient_shows_in_the_squares() -> None:
+    for kernels in KERNELS:
+        lanes = torch.zeros(3, 64)
+        lanes[1, 5] = float("nan")
+        squares = flat.sum_lanes(lanes, torch.empty(64), kernels)
+        assert squares != squares
