@@ -197,8 +197,7 @@ class ProcessPool:
             for member in self.members:
                 self._feed(member)
             for key, _ in self.selector.select(POLL):
-                if key.data is not None:
-                    self._heard(key.data)
+                self._event(key.fileobj, key.data)
             self.signals.check()
             if time.monotonic() - last_poll > POLL:
                 last_poll = self._watch(last_poll)
@@ -242,17 +241,22 @@ class ProcessPool:
 
     # --- hearing ----------------------------------------------------------------------------------------------------------
 
-    def _heard(self, member: Member) -> None:
-        if member.child is None or member.channel is None:
+    def _event(self, source: Any, member: Member | None) -> None:
+        """Of a process that was replaced a moment ago, there may be one left: its channel is another, its successor lives."""
+        if member is None or member.child is None or member.channel is None:
             return
+        is_lost = False
         try:
-            while member.channel.poll():
+            if source is member.channel:
                 self._message(member, member.channel.recv())
+            elif _is_dead(member.child):
+                is_lost = True
+                while member.channel.poll():  # what it said before it died
+                    self._message(member, member.channel.recv())
         except (EOFError, OSError):
+            is_lost = True
+        if is_lost:
             self._replace(member, "raised" if member.traceback else "died")
-            return
-        if _is_dead(member.child):
-            self._replace(member, "died")
 
     def _message(self, member: Member, message: Done | Failed) -> None:
         if isinstance(message, Failed):
