@@ -166,11 +166,10 @@ class Worker:
         memory.observation[0, columns] = memory.carry_observation[slot, columns]
         memory.episode_start[0, columns] = memory.carry_start[slot, columns]
         for t in range(shape.num_steps):
-            output = self.network(self.prepare(torch.from_numpy(memory.observation[t, columns])))
-            action, log_prob = heads.act(self.spec.action, output.action, output.log_std, noise[t])
+            action, log_prob, value = self.act(torch.from_numpy(memory.observation[t, columns]), noise[t])
             memory.action[t, columns] = action
             memory.log_prob[t, columns] = log_prob
-            memory.value[t, columns] = output.value.numpy()
+            memory.value[t, columns] = value
             self.step(env, t, columns, memory.action[t, columns])
         last = torch.from_numpy(memory.observation[shape.num_steps, columns])
         memory.value[shape.num_steps, columns] = self.network(self.prepare(last)).value.numpy()
@@ -181,6 +180,15 @@ class Worker:
             memory.observation[shape.num_steps, columns],
             memory.episode_start[shape.num_steps, columns],
         )
+
+    def act(self, rows: torch.Tensor, noise: torch.Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Actions, their log-probabilities and values."""
+        observation = self.prepare(rows)
+        if isinstance(self.written, NativeNetwork):
+            return self.written.act(observation, noise)
+        output = self.network(observation)
+        action, log_prob = heads.act(self.spec.action, output.action, output.log_std, noise)
+        return action, log_prob, output.value.numpy()
 
     def step(self, env: SliceEnv, t: int, columns: slice, action: np.ndarray) -> None:
         memory = self.memory

@@ -16,12 +16,14 @@ import torch
 from torch.nn import functional
 
 from parallel_ppo.config_layers import load_settings
+from parallel_ppo.envs.contract import ActionSpec
 from parallel_ppo.envs.procgen import SPEC
 from parallel_ppo.kernels import build as building
 from parallel_ppo.kernels import choice
 from parallel_ppo.kernels import native as loading
 from parallel_ppo.kernels.choice import NETWORKS, unsuitable
 from parallel_ppo.kernels.native import NativeTrunk, available
+from parallel_ppo.policies import heads
 from parallel_ppo.policies.policy import Policy, initialise, num_flat
 from parallel_ppo.shared import Memory
 from parallel_ppo.worker import Gradient, Worker
@@ -319,6 +321,55 @@ def test_other_networks_are_left_to_torch(policy: str, shape: tuple[int, ...], r
 @both_networks
 def test_the_networks_of_procgen_are_known(network: str) -> None:
     assert unsuitable(network, SPEC.observation_shape) is None
+
+
+@needs_kernels
+@pytest.mark.parametrize("sizes", [(15,), (2,), (1,), (3, 1, 5)])
+def test_heads_choose_as_the_plain_ones(sizes: tuple[int, ...]) -> None:
+    draws = torch.Generator().manual_seed(3)
+    weights = [
+        torch.randn(shape, generator=draws) * 0.2
+        for shape in ((sum(sizes), 256), (sum(sizes),), (1, 256), (1,))
+    ]
+    features = torch.rand(500, 256, generator=draws)
+    noise = torch.rand(500, len(sizes), generator=draws)
+    noise[0], noise[1] = 0.0, 1.0  # the ends of the interval choose the first and the last action
+    action, log_prob, value = loading.NativeHeads(weights, sizes).act(features, noise)
+    outputs = functional.linear(features, *weights[:2])
+    expected, expected_log_prob = heads.act(ActionSpec("categorical", sizes), outputs, None, noise)
+    same = (action == expected).all(1)
+    assert same.mean() > 0.995, "rounding may move a draw over an edge, rarely"
+    np.testing.assert_allclose(log_prob[same], expected_log_prob[same], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        value, functional.linear(features, *weights[2:]).squeeze(1), rtol=1e-4, atol=1e-5
+    )
+    assert (action[1] == np.array(sizes) - 1).all() and (action >= 0).all() and (action < sizes).all()
+
+
+@needs_kernels
+def test_heads_do_not_hide_a_nan() -> None:
+    weights = [
+        torch.zeros(3, 256),
+        torch.tensor([0.0, float("nan"), 0.0]),
+        torch.zeros(1, 256),
+        torch.zeros(1),
+    ]
+    _, log_prob, _ = loading.NativeHeads(weights, (3,)).act(torch.zeros(2, 256), torch.full((2, 1), 0.5))
+    assert np.isnan(log_prob).all()
+
+
+@needs_kernels
+@pytest.mark.skipif(len(USABLE) < 2, reason="one instruction set only")
+def test_heads_give_the_same_bits_with_every_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = torch.Generator().manual_seed(4)
+    weights = [torch.randn(shape, generator=draws) for shape in ((15, 256), (15,), (1, 256), (1,))]
+    features, noise = torch.rand(40, 256, generator=draws), torch.rand(40, 1, generator=draws)
+    results = []
+    for variant in USABLE:
+        monkeypatch.setenv("PARALLEL_PPO_KERNEL", variant)
+        results.append(loading.NativeHeads(weights, (15,)).act(features, noise))
+    for first, second in zip(*results, strict=True):
+        np.testing.assert_array_equal(first, second)
 
 
 @needs_kernels

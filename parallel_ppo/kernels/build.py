@@ -84,7 +84,7 @@ def build(variant: str) -> Path:
         ) from error
     os.close(handle)
     try:
-        command = [compiler, *COMMON_FLAGS, *VARIANTS[variant], *map(str, SOURCES), "-o", temporary]
+        command = [compiler, *COMMON_FLAGS, *VARIANTS[variant], *map(str, SOURCES), "-lm", "-o", temporary]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise BuildError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")

@@ -59,6 +59,8 @@ def load_library(variant: str) -> ctypes.CDLL:
     library.flat_tree_sum.restype = number
     library.flat_tree_sum.argtypes = [pointer, size, integer, size, pointer]
     library.flat_adam.restype, library.flat_adam.argtypes = None, [*[pointer] * 4, size, *[number] * 6]
+    library.heads_act.restype = None
+    library.heads_act.argtypes = [pointer, integer, integer, *[pointer] * 4, integer, *[pointer] * 6]
     return library
 
 
@@ -103,6 +105,31 @@ def adam(
     vectors, count = (parameters, gradient, first, second), len(parameters)
     assert count % 16 == 0 and all(v.shape == (count,) and v.is_contiguous() for v in vectors)
     load_library(choose_variant()).flat_adam(*(vector.data_ptr() for vector in vectors), count, *numbers)
+
+
+class NativeHeads:
+    """Actions, their log-probabilities and values from features, for categorical actions of these sizes."""
+
+    def __init__(self, weights: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+        """Action weight and bias, value weight and bias: read in place at every call."""
+        assert all(weight.is_contiguous() and weight.dtype == torch.float32 for weight in weights)
+        self.library, self.weights = load_library(choose_variant()), list(weights)
+        self.num_features = weights[0].shape[1]
+        assert self.num_features % 16 == 0 and weights[0].shape[0] == sum(sizes)
+        self.sizes = (ctypes.c_int * len(sizes))(*sizes)
+        self.logits = torch.empty(sum(sizes))
+
+    def act(self, features: torch.Tensor, draws: torch.Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        samples, components = draws.shape
+        assert features.shape == (samples, self.num_features) and components == len(self.sizes)
+        assert features.is_contiguous() and draws.is_contiguous()
+        action, log_prob = np.empty((samples, components), np.float32), np.empty(samples, np.float32)
+        value = np.empty(samples, np.float32)
+        self.library.heads_act(
+            features.data_ptr(), samples, self.num_features, *(weight.data_ptr() for weight in self.weights), components, self.sizes,
+            draws.data_ptr(), self.logits.data_ptr(), action.ctypes.data, log_prob.ctypes.data, value.ctypes.data,
+        )  # fmt: skip
+        return action, log_prob, value
 
 
 class NativeTrunk:

@@ -1,8 +1,11 @@
 """A policy whose trunk runs on our own kernels, differentiated without autograd. Stands in for `Policy` in the workers, never in a file."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from parallel_ppo.kernels.native import NativeHeads
+from parallel_ppo.policies import heads
 from parallel_ppo.policies.policy import Policy, views
 from parallel_ppo.policies.written_heads import WrittenHeads
 from parallel_ppo.slopes import Batch, Weights
@@ -21,6 +24,19 @@ class NativeNetwork:
         assert policy.native is not None
         self.policy, self.native = policy, policy.native
         self.heads = WrittenHeads(policy, parameters)
+        self.fast_heads = None
+        if policy.spec.action.kind == "categorical":
+            at = self.heads
+            weights = at.action_weight, at.action_bias, at.value_weight, at.value_bias
+            self.fast_heads = NativeHeads(weights, policy.spec.action.sizes)
+
+    def act(self, observation: Tensor, noise: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Actions, their log-probabilities and values; the policy is packed for inference."""
+        features = self.native.features(observation)
+        if self.fast_heads is not None:
+            return self.fast_heads.act(features, noise)
+        output = self.heads.outputs(features, features)
+        return *heads.act(self.policy.spec.action, output.action, output.log_std, noise), output.value.numpy()
 
     def gradient_views(self, flat: Tensor) -> NativeGradient:
         return NativeGradient(self.policy, flat)
