@@ -225,7 +225,7 @@ class ProcessPool:
     def _depth(self, member: Member) -> int:
         """The last free tasks are not handed out ahead: whoever is idle first takes them."""
         is_pinned = bool(member.queue) and isinstance(member.queue[0], (Open, Collect))
-        return DEPTH if is_pinned or len(self.waiting) >= 2 * DEPTH * self.num_workers else 1
+        return DEPTH if is_pinned or len(self.waiting) > DEPTH * self.num_workers else 1
 
     def _steal(self, member: Member) -> bool:
         """A free task from whoever has most of them waiting."""

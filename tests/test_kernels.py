@@ -411,3 +411,17 @@ def test_the_benchmark_names_every_layer(network: str, tmp_path: Path) -> None:
     layers = [row["layer"] for row in json.loads(output.read_text())["layers"]]
     assert len(layers) == {"impala": 7, "nature": 4}[network]
     assert all(layer in done.stdout for layer in layers)
+
+
+@needs_kernels
+@pytest.mark.multiprocess
+def test_the_ceiling_is_measured_for_processes_that_share_nothing(tmp_path: Path) -> None:
+    script = Path(__file__).resolve().parents[1] / "benchmarks" / "ceiling.py"
+    output = tmp_path / "ceiling.json"
+    command = [sys.executable, str(script), "--policy", "nature", "--rounds", "1", "--seconds", "0.2", "--output", str(output)]  # fmt: skip
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    (row,) = json.loads(output.read_text())["rounds"]
+    assert row["ratio"] > 0 and len(row["alone"]) == len(row["together"]) >= 1
+    assert "share nothing" in done.stdout
+    bad = subprocess.run([*command, "--rounds", "0"], capture_output=True, text=True, check=False)
+    assert bad.returncode == 2 and "--rounds: got 0" in bad.stderr
