@@ -47,7 +47,7 @@ def settings_for(game: str, work: Work) -> Settings:
 def _measure_game(work: Work, game: str, repeats: int, placement: Placement) -> list[dict[str, float]]:
     from parallel_ppo.nursery import Nursery
     from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat
-    from parallel_ppo.pool import ProcessPool
+    from parallel_ppo.process_pool import ProcessPool
     from parallel_ppo.shared import Memory, settle
     from parallel_ppo.worker import Collect
 

@@ -117,7 +117,7 @@ def markdown(results: dict[str, Any], rows: list[dict[str, str]]) -> str:
             f"Ratios are taken repeat by repeat. {results['warmup']} iterations of warm-up in each run are left out.",
             f"sgemm on {results['num_cores']} cores, measured in the same run: {spread(results['sgemm_gflops'], '.0f')} GFLOP/s; "
             f"a step is counted as {results['mega_flops_per_step']:.1f} MFLOP.",
-            "Memory is the largest proportional set size of the whole process tree, sampled every second. Peers do not normalise rewards; ours does. RLlib bounds the squared value error by 10 instead of clipping values at 0.2.",
+            "Memory is the largest proportional set size of the whole process tree, sampled every second, or less often where that would cost 1% of the time. Peers do not normalise rewards; ours does. RLlib bounds the squared value error by 10 instead of clipping values at 0.2.",
         ]
     else:
         lines.append(

@@ -22,7 +22,7 @@ from parallel_ppo.generalization import evaluate as ask
 from parallel_ppo.machine import read_machine
 from parallel_ppo.nursery import Nursery
 from parallel_ppo.placement import plan_placement
-from parallel_ppo.pool import ProcessPool
+from parallel_ppo.process_pool import ProcessPool
 from parallel_ppo.shared import Memory
 from parallel_ppo.subject import (
     Subject,

@@ -32,7 +32,8 @@ from parallel_ppo.nursery import Nursery
 from parallel_ppo.placement import descriptor_need_error, memory_need_error, plan_placement
 from parallel_ppo.planning import Plan, share_host
 from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, sha256, views
-from parallel_ppo.pool import InlinePool, Pool, ProcessPool
+from parallel_ppo.pool import InlinePool, Pool
+from parallel_ppo.process_pool import ProcessPool
 from parallel_ppo.recorder import Recorder, Records
 from parallel_ppo.shared import Memory, bytes_needed, settle
 from parallel_ppo.signals import Signals
@@ -324,7 +325,7 @@ def _summarize(
 ) -> None:
     state, recorder = coordinator.state, coordinator.recorder
     counters, returns = state.counters, list(state.recent_returns)
-    recorder.meter.sample(time.monotonic(), coordinator.pool.pids)
+    recorder.meter.sample(time.monotonic(), coordinator.pool.pids, is_last=True)
     summary: dict[str, Any] = {
         "env_id": plan.settings.env.id,
         "policy": plan.settings.training.policy,

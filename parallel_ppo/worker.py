@@ -284,12 +284,12 @@ class Worker:
     def gradient_views(self, lane: int) -> Any:
         """Made once: lanes live at fixed places."""
         if lane not in self.lane_views:
-            flat = self.memory.tensor("lane_gradient")[lane]
-            flat.zero_()  # what lies between the parameters stays 0
+            vector = self.memory.tensor("lane_gradient")[lane]
+            vector.zero_()  # what lies between the parameters stays 0
             self.lane_views[lane] = (
-                list(views(self.policy, flat).values())
+                list(views(self.policy, vector).values())
                 if self.written is None
-                else self.written.gradient_views(flat)
+                else self.written.gradient_views(vector)
             )
         return self.lane_views[lane]
 

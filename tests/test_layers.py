@@ -11,7 +11,7 @@ LAYERS = [
     "envs.contract", "envs.spaces", "envs.wrappers", "envs.procgen", "envs.single", "envs.gymnasium", "envs.build", "worthwhile",
     "kernels.build", "kernels.choice", "kernels.native",
     "policies.heads", "policies.impala", "policies.nature", "policies.mlp", "policies.mixed", "policies.policy", "slopes", "policies.written_heads", "policies.twin", "policies.native_network",
-    "evaluation", "shared", "ppo", "flat", "normalize", "worker", "worker_process", "nursery", "pool",
+    "evaluation", "shared", "ppo", "flat", "normalize", "worker", "worker_process", "nursery", "pool", "member", "process_pool",
     "bottleneck", "shares", "trace",
     "state", "checkpoint", "rundirectory", "planning",
     "rendezvous", "lost", "exchange", "cluster", "update", "episodes", "budget", "metrics", "display",

@@ -2,9 +2,11 @@
 
 import json
 import os
+import time
 
 import pytest
 
+from parallel_ppo import metrics
 from parallel_ppo.metrics import JsonlLog, TensorBoardLog, read_records
 
 
@@ -73,3 +75,22 @@ def test_tensorboard_is_rebuilt_without_doubles(tmp_path):
     ]
     assert drawn == [(5, "episode/return"), (5, "episode/length"), (10, "loss"), (20, "loss")]
     assert json.dumps(records[0])  # untouched
+
+
+def test_memory_is_looked_at_seldom_where_looking_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = []
+
+    def slow(pid: int) -> int:
+        looked.append(pid)
+        time.sleep(0.03)  # 0.5% of 6 s
+        return 10_000_000
+
+    monkeypatch.setattr(metrics, "_proportional_bytes", slow)
+    meter = metrics.ResourceMeter()
+    for now in (0.0, 2.5, 5.0):
+        meter.sample(now, [])
+    assert len(looked) == 1 and meter.rss_mb == 10.0
+    meter.sample(5.5, [], is_last=True)
+    assert len(looked) == 2
+    meter.sample(50.0, [])
+    assert len(looked) == 3

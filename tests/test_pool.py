@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from parallel_ppo.pool import Member, ProcessPool
+from parallel_ppo.member import Member
+from parallel_ppo.process_pool import ProcessPool
 from parallel_ppo.worker import Collect, Gradient, Task
 
 
