@@ -40,6 +40,26 @@ def test_noise_does_not_beat_the_default() -> None:
     assert autotune.choose(trials).candidate == DEFAULT
 
 
+def test_a_lucky_trial_is_not_enough() -> None:
+    four = DEFAULT._replace(num_workers=4)
+    again = {DEFAULT: iter([105.0, 104.0]), four: iter([90.0, 91.0])}
+    asked = []
+
+    def measure(candidate: Candidate) -> Trial:
+        asked.append(candidate)
+        return Trial(candidate, next(again[candidate]))
+
+    trials = autotune.confirm([Trial(DEFAULT, 100.0), Trial(four, 120.0)], measure, lambda: False)
+    assert asked == [DEFAULT, four, DEFAULT, four]
+    assert [trial.steps_per_second for trial in trials] == [104.0, 91.0]
+    assert autotune.choose(trials).candidate == DEFAULT
+
+
+def test_a_default_that_wins_is_not_measured_again() -> None:
+    trials = [Trial(DEFAULT, 100.0), Trial(DEFAULT._replace(num_workers=1), 50.0)]
+    assert autotune.confirm(trials, lambda candidate: pytest.fail("asked again"), lambda: False) == trials
+
+
 def test_time_ends_the_search_after_the_default() -> None:
     assert len(search({DEFAULT: 1}, [("num_workers", [1, 3, 4])], seconds=0)) == 1
     assert len(search({DEFAULT: 1}, [("num_workers", [1, 3, 4])], seconds=2)) == 3
