@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 import psutil
 
+from parallel_ppo.metrics import proportional_bytes
+
 INTERVAL = 1.0
 COST = 1 / 100  # of the time, at most: who is measured on all cores pays for being watched
 
@@ -123,14 +125,6 @@ def held_in_memory(pid: int) -> set[str]:
     except OSError:
         return set()
     return {name for name in (*links, *maps) if name.startswith("/dev/shm/")}
-
-
-def proportional_bytes(pid: int) -> int:
-    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-        for line in file:
-            if line.startswith("Pss:"):
-                return int(line.split()[1]) * 1024
-    return 0
 
 
 def clean_environment() -> dict[str, str]:

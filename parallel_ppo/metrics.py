@@ -197,7 +197,7 @@ class ResourceMeter:
             try:
                 times = psutil.Process(pid).cpu_times()
                 cpu[pid] = times.user + times.system
-                memory += _proportional_bytes(pid)
+                memory += proportional_bytes(pid)
             except (psutil.Error, OSError):
                 continue
         if self.last_cpu and now > self.sampled_at:
@@ -209,7 +209,7 @@ class ResourceMeter:
         self.next_at = now + max(self.INTERVAL, (time.monotonic() - began) / self.COST)
 
 
-def _proportional_bytes(pid: int) -> int:
+def proportional_bytes(pid: int) -> int:
     """Shared pages are divided by the number of processes that map them, so that the sum is what the run really uses."""
     with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
         for line in file:

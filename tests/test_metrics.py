@@ -85,7 +85,7 @@ def test_memory_is_looked_at_seldom_where_looking_is_slow(monkeypatch: pytest.Mo
         time.sleep(0.03)  # 0.5% of 6 s
         return 10_000_000
 
-    monkeypatch.setattr(metrics, "_proportional_bytes", slow)
+    monkeypatch.setattr(metrics, "proportional_bytes", slow)
     meter = metrics.ResourceMeter()
     for now in (0.0, 2.5, 5.0):
         meter.sample(now, [])

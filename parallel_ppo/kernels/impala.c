@@ -8,6 +8,7 @@
 #define FLAT 2048
 #define FEATURES 256
 #include "linear.h"
+#include "network.h"
 #include "pool.h"
 #include "stem.h"
 #include "vector.h"
@@ -17,9 +18,6 @@
 #define GROUP 16 /* images that go through the second and third block together */
 #endif
 #define LINEAR 30 /* the linear layer's place among the parameters */
-
-typedef float *const *pointers;
-typedef const float *const *const_pointers;
 
 enum { AREA1 = 34 * 34 * 16, AREA2 = 18 * 18 * 32, AREA3 = 10 * 10 * 32 }; /* floats of a padded image at each level */
 static const int AREA[3] = {AREA1, AREA2, AREA3};
@@ -86,7 +84,6 @@ typedef struct {
 static scratch_space lay_out_scratch(float *base, int samples, int C) {
     scratch_space s;
     size_t at = 0;
-#define PLACE(field, count) s.field = base + at, at += ((size_t)(count) + 15) / 16 * 16
     PLACE(image, (IMAGE + 2) * (IMAGE + 2) * C);
     PLACE(rows, 4 * STEM_ROW * STEM);
     PLACE(unpooled, 33 * 33 * 32);
@@ -101,7 +98,6 @@ static scratch_space lay_out_scratch(float *base, int samples, int C) {
     PLACE(x_transposed, (size_t)FLAT * padded(samples));
     PLACE(z_transposed, (size_t)FEATURES * padded(samples));
     PLACE(dflat, (size_t)FLAT * samples);
-#undef PLACE
     s.floats = at;
     return s;
 }

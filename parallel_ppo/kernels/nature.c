@@ -9,12 +9,9 @@
 #define FEATURES 512
 #include "direct.h"
 #include "linear.h"
+#include "network.h"
 
-#define IMAGE 64
 #define GROUP 8 /* images that go through a layer together */
-
-typedef float *const *pointers;
-typedef const float *const *const_pointers;
 
 enum { SIDE1 = 14, SIDE2 = 6, SIDE3 = 4, N1 = 32, N2 = 64, N3 = 64 };
 enum { AREA1 = SIDE1 * SIDE1 * N1, AREA2 = SIDE2 * SIDE2 * N2, WEIGHTS2 = 16 * N1 * N2, WEIGHTS3 = 9 * N2 * N3 };
@@ -49,7 +46,6 @@ typedef struct {
 static scratch_space lay_out_scratch(float *base, int samples, int C) {
     scratch_space s;
     size_t at = 0;
-#define PLACE(field, count) s.field = base + at, at += ((size_t)(count) + 15) / 16 * 16
     PLACE(images, GROUP * IMAGE * IMAGE * C);
     PLACE(gradient1, GROUP * AREA1);
     PLACE(gradient2, GROUP * AREA2);
@@ -58,7 +54,6 @@ static scratch_space lay_out_scratch(float *base, int samples, int C) {
     PLACE(x_transposed, (size_t)FLAT * padded(samples));
     PLACE(z_transposed, (size_t)FEATURES * padded(samples));
     PLACE(dflat, (size_t)FLAT * samples);
-#undef PLACE
     s.floats = at;
     return s;
 }

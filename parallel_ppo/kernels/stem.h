@@ -4,10 +4,10 @@
 #ifndef PARALLEL_PPO_STEM_H
 #define PARALLEL_PPO_STEM_H
 
+#include "network.h"
 #include "pool.h"
 #include "vector.h"
 
-#define IMAGE 64
 #define STEM 16
 #define STEM_ROW (IMAGE + 1) /* pixels of a convolved row with its pool border */
 
