@@ -2,7 +2,7 @@
 
 import sys
 
-from parallel_ppo.evaluate_command import evaluate
+from parallel_ppo.commands.evaluate import evaluate
 
 if __name__ == "__main__":
     sys.exit(evaluate())

@@ -2,7 +2,7 @@
 
 import sys
 
-from parallel_ppo.play_command import play_episodes
+from parallel_ppo.commands.play import play_episodes
 
 if __name__ == "__main__":
     sys.exit(play_episodes())

@@ -2,7 +2,7 @@
 
 import sys
 
-from parallel_ppo.selftest import main
+from parallel_ppo.commands.quick_test import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -1,6 +1,6 @@
 """Train in one process, with logs and checkpoints in places of their own; see --help."""
 
-from parallel_ppo.cli import leave, train_ppo_sequential
+from parallel_ppo.commands.train import leave, train_ppo_sequential
 
 if __name__ == "__main__":
     leave(train_ppo_sequential())

@@ -1,6 +1,6 @@
 """Train in one process; see --help."""
 
-from parallel_ppo.cli import leave, train_sequential
+from parallel_ppo.commands.train import leave, train_sequential
 
 if __name__ == "__main__":
     leave(train_sequential())

@@ -23,16 +23,16 @@ WARM_UP = 4_096
 OURS = f"""
 import sys, time
 sys.path.insert(0, {str(ROOT)!r})
-from parallel_ppo import cli
-from parallel_ppo.placement import set_thread_variables
+from parallel_ppo.commands import train
+from parallel_ppo.machine.placement import set_thread_variables
 set_thread_variables(1)
-from parallel_ppo import coordinator
+from parallel_ppo.training import coordinator
 marks, inner = [], coordinator.Coordinator.iterate
 def iterate(self):
     marks.append((self.state.counters.env_steps, time.monotonic(), time.process_time()))
     return inner(self)
 coordinator.Coordinator.iterate = iterate
-code = cli.train_parallel(["--env", "CartPole-v1", "--num-envs", "8", "--n-steps", "128", "--n-epochs", "4", "--batch-size", "256",
+code = train.train_parallel(["--env", "CartPole-v1", "--num-envs", "8", "--n-steps", "128", "--n-epochs", "4", "--batch-size", "256",
     "--total-timesteps", "{WARM_UP + STEPS}", "--quiet", "--output-dir", sys.argv[1], "--set", "training.hidden_sizes=[64, 64]"])
 assert code == 0
 marks.append(({WARM_UP + STEPS}, time.monotonic(), time.process_time()))

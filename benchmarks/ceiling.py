@@ -19,8 +19,8 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from parallel_ppo.kernels.choice import NETWORKS, unusable
-from parallel_ppo.machine import read_machine
-from parallel_ppo.placement import plan_placement, set_thread_variables
+from parallel_ppo.machine.placement import plan_placement, set_thread_variables
+from parallel_ppo.machine.resources import read_machine
 
 LANE = 64
 ANYWHERE = -1  # a process that may not be pinned

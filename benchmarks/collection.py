@@ -18,13 +18,13 @@ import numpy as np
 import psutil
 
 from benchmarks.works import Work
-from parallel_ppo.config import Settings
-from parallel_ppo.config_layers import load_settings
-from parallel_ppo.envs.names import PROCGEN_GAMES
 from parallel_ppo.envs.procgen import SPEC
-from parallel_ppo.machine import Machine
-from parallel_ppo.placement import Placement, plan_placement, set_thread_variables
-from parallel_ppo.planning import resolve_kernels
+from parallel_ppo.machine.placement import Placement, plan_placement, set_thread_variables
+from parallel_ppo.machine.resources import Machine
+from parallel_ppo.settings.env_names import PROCGEN_GAMES
+from parallel_ppo.settings.layers import load_settings
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.training.planning import resolve_kernels
 
 
 def measure_collection(work: Work, *, repeats: int, machine: Machine) -> dict[str, Any]:
@@ -45,14 +45,14 @@ def settings_for(game: str, work: Work) -> Settings:
 
 
 def _measure_game(work: Work, game: str, repeats: int, placement: Placement) -> list[dict[str, float]]:
-    from parallel_ppo.nursery import Nursery
     from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat
-    from parallel_ppo.process_pool import ProcessPool
-    from parallel_ppo.shared import Memory, settle
-    from parallel_ppo.worker import Collect
+    from parallel_ppo.workers.fork_server import ForkServer
+    from parallel_ppo.workers.memory import Memory, settle
+    from parallel_ppo.workers.process_pool import ProcessPool
+    from parallel_ppo.workers.worker import Collect
 
     settings = settings_for(game, work)
-    nursery = Nursery(settings, SPEC)
+    fork_server = ForkServer(settings, SPEC)
     bare = [BareProcess(game, work, placement, index) for index in range(placement.num_workers)]
     pool = None
     try:
@@ -62,7 +62,7 @@ def _measure_game(work: Work, game: str, repeats: int, placement: Placement) -> 
         bind(policy, memory.tensor("parameters"))
         initialise(policy, memory.tensor("parameters"), seed=1)
         cpus, slices = list(placement.worker_cpus), range(settings.shape.num_slices)
-        pool = ProcessPool(settings, memory, nursery, cpus, slices, first_iteration=0, on_fault=print)
+        pool = ProcessPool(settings, memory, fork_server, cpus, slices, first_iteration=0, on_fault=print)
         iteration = iter(range(1 << 30))
 
         def ours() -> None:
@@ -93,7 +93,7 @@ def _measure_game(work: Work, game: str, repeats: int, placement: Placement) -> 
             process.close()
         if pool is not None:
             pool.close()
-        nursery.close()
+        fork_server.close()
 
 
 def _seconds(action: Callable[[], None]) -> float:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import psutil
 
-from parallel_ppo.metrics import proportional_bytes
+from parallel_ppo.records.metrics import proportional_bytes
 
 INTERVAL = 1.0
 COST = 1 / 100  # of the time, at most: who is measured on all cores pays for being watched

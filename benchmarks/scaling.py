@@ -15,7 +15,7 @@ PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
 
 from parallel_ppo.exits import InputError  # noqa: E402
-from parallel_ppo.machine import read_machine  # noqa: E402
+from parallel_ppo.machine.resources import read_machine  # noqa: E402
 from parallel_ppo.reports import command_line  # noqa: E402
 from parallel_ppo.reports.runs import load_run  # noqa: E402
 from parallel_ppo.reports.scaling_report import SizedRun, build_report, print_report, write_report  # noqa: E402

@@ -16,8 +16,8 @@ from benchmarks.contenders import CONTENDERS, Unavailable, measure, prepare, ver
 from benchmarks.processes import clean_environment
 from benchmarks.works import COLLECTION, WORKS, Work, mega_flops
 from parallel_ppo.exits import InputError, RunError
-from parallel_ppo.machine import Machine, read_machine
-from parallel_ppo.placement import plan_placement
+from parallel_ppo.machine.placement import plan_placement
+from parallel_ppo.machine.resources import Machine, read_machine
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = "python benchmarks/throughput.py --work W1 --against sb3,sb3_channels_last,sample_factory,rllib --repeats 3 --output-dir results"

@@ -10,8 +10,8 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.works import Work
-from parallel_ppo.machine import Machine
-from parallel_ppo.rundirectory import git_commit
+from parallel_ppo.machine.resources import Machine
+from parallel_ppo.storage.run_directory import git_commit
 from parallel_ppo.version import VERSION
 
 

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from parallel_ppo.envs.names import PROCGEN_GAMES
+from parallel_ppo.settings.env_names import PROCGEN_GAMES
 
 
 class Work(NamedTuple):

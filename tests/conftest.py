@@ -9,15 +9,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from parallel_ppo.placement import set_thread_variables
+from parallel_ppo.machine.placement import set_thread_variables
 
 set_thread_variables(1)  # before torch is imported
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-from parallel_ppo.config import Settings  # noqa: E402
-from parallel_ppo.config_layers import load_settings  # noqa: E402
+from parallel_ppo.settings.layers import load_settings  # noqa: E402
+from parallel_ppo.settings.schema import Settings  # noqa: E402
 
 torch.set_num_threads(1)
 for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
@@ -59,7 +59,7 @@ class Outcome:
 
     @property
     def learning(self) -> list[dict[str, Any]]:
-        from parallel_ppo.metrics import NOT_LEARNING
+        from parallel_ppo.records.metrics import NOT_LEARNING
 
         return [
             {key: value for key, value in record.items() if key not in NOT_LEARNING}

@@ -88,7 +88,7 @@ def metrics(directory: Path) -> list[dict[str, Any]]:
 
 
 def learning(directory: Path) -> list[dict[str, Any]]:
-    from parallel_ppo.metrics import NOT_LEARNING
+    from parallel_ppo.records.metrics import NOT_LEARNING
 
     return [
         {key: value for key, value in row.items() if key not in NOT_LEARNING} for row in metrics(directory)

@@ -4,10 +4,10 @@ import sys
 
 import pytest
 
-from parallel_ppo.config import Settings, learning_settings
-from parallel_ppo.config_layers import load_settings
 from parallel_ppo.exits import InputError
-from parallel_ppo.machine import describe as machine_from
+from parallel_ppo.machine.resources import describe as machine_from
+from parallel_ppo.settings.layers import load_settings
+from parallel_ppo.settings.schema import Settings, learning_settings
 from tests.conftest import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))

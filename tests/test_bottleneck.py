@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from parallel_ppo.bottleneck import Circumstances, Tally, limit
-from parallel_ppo.config import Settings
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.training.bottleneck import Circumstances, Tally, limit
 
 SHAPE = Settings().shape  # 4 slices, 16 lanes
 

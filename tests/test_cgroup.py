@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from parallel_ppo.cgroup import oom_kills
+from parallel_ppo.machine.cgroup import oom_kills
 
 
 def write(root: Path, tree: dict[str, str]) -> None:

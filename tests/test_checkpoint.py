@@ -13,10 +13,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 import chaos_files
 import chaos_mutations
 
-from parallel_ppo import checkpoint
 from parallel_ppo.exits import InputError, StorageError
-from parallel_ppo.files import Damaged, read_regular, write_atomically
-from parallel_ppo.state import Snapshot
+from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
+from parallel_ppo.training import checkpoint
+from parallel_ppo.training.state import Snapshot
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from parallel_ppo import nodes, planning, rendezvous
+from parallel_ppo.algorithms.ppo import tree_sum
+from parallel_ppo.cluster import nodes, rendezvous
+from parallel_ppo.cluster.nodes import Node
 from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import InputError
-from parallel_ppo.machine import describe
-from parallel_ppo.nodes import Node
-from parallel_ppo.ppo import tree_sum
+from parallel_ppo.machine.resources import describe
+from parallel_ppo.training import planning
 from tests.conftest import ROOT, command, small_settings, train
 from tests.nodes import CARTPOLE, QUIET, Nodes, free_port, learning, metrics, summary
 

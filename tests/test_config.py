@@ -3,9 +3,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from parallel_ppo.config import Settings, changed_learning_setting, learning_settings
-from parallel_ppo.config_layers import load_settings, to_yaml
 from parallel_ppo.exits import InputError
+from parallel_ppo.settings.layers import load_settings, to_yaml
+from parallel_ppo.settings.schema import Settings, changed_learning_setting, learning_settings
 from tests.conftest import ROOT, small_settings
 
 

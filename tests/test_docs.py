@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from parallel_ppo.config import Settings
+from parallel_ppo.settings.schema import Settings
 from tests.conftest import ROOT, train
 
 

@@ -4,9 +4,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_ppo import evaluation_report as reports
-from parallel_ppo.evaluate_command import evaluate
-from parallel_ppo.evaluation import Played
+from parallel_ppo.commands.evaluate import evaluate
+from parallel_ppo.evaluation import report as reports
+from parallel_ppo.workers.playing import Played
 from tests.conftest import command, small_settings
 from tests.weight_files import write_weights
 

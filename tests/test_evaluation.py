@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_ppo import evaluation
-from parallel_ppo.config import Settings
 from parallel_ppo.envs.build import make_slice, probe
 from parallel_ppo.envs.contract import Step
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.workers import playing
 from tests.conftest import small_settings
 
 
@@ -37,7 +37,7 @@ class Scripted:
         return Step(self.reset(), reward, ended, None, None, levels, ended)
 
 
-def run(env: Scripted, quota: list[int], **settings: object) -> dict[int, list[evaluation.Played]]:
+def run(env: Scripted, quota: list[int], **settings: object) -> dict[int, list[playing.Played]]:
     chosen = small_settings(**settings)
     policy, shapes = Policy(chosen, probe(chosen)), []
 
@@ -45,8 +45,8 @@ def run(env: Scripted, quota: list[int], **settings: object) -> dict[int, list[e
         shapes.append(len(rows))
         return rows
 
-    found: dict[int, list[evaluation.Played]] = {}
-    for moment in evaluation.play(env, chosen, 0, policy=policy, prepare=prepare, quota=np.array(quota)):
+    found: dict[int, list[playing.Played]] = {}
+    for moment in playing.play(env, chosen, 0, policy=policy, prepare=prepare, quota=np.array(quota)):
         for slot, episode in moment.ended.items():
             found.setdefault(slot, []).append(episode)
     assert set(shapes) == {len(quota)}
@@ -82,8 +82,8 @@ def test_a_reward_that_is_no_number_names_the_environment() -> None:
 def test_train_and_test_levels_do_not_meet() -> None:
     settings = small_settings("coinrun", "nature", env__num_levels=5, env__start_level=100)
     seen = {}
-    for part in evaluation.PARTS:
-        env = make_slice(evaluation.part_settings(settings, part, 0), 3, num_views=8)
+    for part in playing.PARTS:
+        env = make_slice(playing.part_settings(settings, part, 0), 3, num_views=8)
         seen[part] = [view.level_seed for view in env.views()]
         env.close()
     assert all(100 <= level < 105 for level in seen["train"])
@@ -91,18 +91,18 @@ def test_train_and_test_levels_do_not_meet() -> None:
 
 
 def test_unseen_levels_exist_only_beyond_a_bounded_number_of_them() -> None:
-    assert evaluation.has_unseen_levels(small_settings("coinrun", "nature", env__num_levels=5).env)
-    assert not evaluation.has_unseen_levels(small_settings("coinrun", "nature").env)
-    assert not evaluation.has_unseen_levels(small_settings().env)
+    assert playing.has_unseen_levels(small_settings("coinrun", "nature", env__num_levels=5).env)
+    assert not playing.has_unseen_levels(small_settings("coinrun", "nature").env)
+    assert not playing.has_unseen_levels(small_settings().env)
     last = small_settings("coinrun", "nature", env__num_levels=2**31 - 1).env
-    assert not evaluation.has_unseen_levels(last)
+    assert not playing.has_unseen_levels(last)
 
 
 def episodes(settings: Settings, index: int, number: int, iteration: int = 0) -> list[tuple]:
     policy = Policy(settings, probe(settings))
     initialise(policy, flat := torch.zeros(num_flat(policy)), 1)
     bind(policy, flat)
-    found = evaluation.play_slice(
+    found = playing.play_slice(
         settings, "train", index, iteration, policy=policy, prepare=lambda rows: rows, num_episodes=number
     )
     return sorted((slot, *episode[:2]) for slot, episode in found)
@@ -135,7 +135,7 @@ def test_parameters_that_changed_since_the_last_look_are_used() -> None:
         for seed in seeds:
             initialise(policy, flat, seed)
             env = Watched()
-            for _ in evaluation.play(
+            for _ in playing.play(
                 env, settings, 0, policy=policy, quota=np.ones(8, np.int64),
                 prepare=lambda rows: policy.prepare(rows, rows, rows, 1.0),
             ):  # fmt: skip

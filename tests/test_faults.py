@@ -16,8 +16,8 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 
 import chaos_runs  # noqa: E402
 
-from parallel_ppo import cli  # noqa: E402
-from parallel_ppo.metrics import read_records  # noqa: E402
+from parallel_ppo.commands import train  # noqa: E402
+from parallel_ppo.records.metrics import read_records  # noqa: E402
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 SMALL = ["--num-envs", "4", "--n-steps", "8", "--batch-size", "32", "--num-workers", "2", "--quiet",
@@ -63,7 +63,7 @@ def test_a_preempted_run_is_resumed_exactly(tmp_path):
 
 
 def test_a_hang_is_noticed_by_its_deadline(tmp_path, capsys):
-    code = cli.train_parallel(
+    code = train.train_parallel(
         faulty(tmp_path, "hang", "--total-timesteps", "64", "--set", "parallel.hang_timeout=1.5", once=True)
     )
     assert code == 0
@@ -72,7 +72,7 @@ def test_a_hang_is_noticed_by_its_deadline(tmp_path, capsys):
 
 
 def test_a_worker_that_keeps_failing_ends_the_run_and_names_the_culprit(tmp_path, capsys):
-    code = cli.train_parallel(
+    code = train.train_parallel(
         faulty(
             tmp_path, "raise", "--total-timesteps", "64", "--set", "parallel.max_restarts=2", "--seed", "7"
         )
@@ -89,7 +89,7 @@ def test_a_worker_that_keeps_failing_ends_the_run_and_names_the_culprit(tmp_path
 def test_an_exception_in_the_sequential_trainer_ends_the_run_in_order(tmp_path, capsys):
     arguments = [a for a in faulty(tmp_path, "raise", "--total-timesteps", "64")]
     at = arguments.index("--num-workers")
-    code = cli.train_sequential(arguments[:at] + arguments[at + 2 :])
+    code = train.train_sequential(arguments[:at] + arguments[at + 2 :])
     assert code == 4
     error = capsys.readouterr().err
     assert (
@@ -101,7 +101,7 @@ def test_an_exception_in_the_sequential_trainer_ends_the_run_in_order(tmp_path, 
 
 @pytest.mark.parametrize("what", ["reward", "observation"])
 def test_numbers_that_are_none_are_named_and_never_learned_from(tmp_path, capsys, what):
-    code = cli.train_parallel(faulty(tmp_path, f"nan {what}", "--total-timesteps", "64"))
+    code = train.train_parallel(faulty(tmp_path, f"nan {what}", "--total-timesteps", "64"))
     error = capsys.readouterr().err
     assert code == 3
     assert error.startswith("error: worker ") and error.count("\n") == 1
@@ -133,29 +133,31 @@ def test_the_nursery_may_be_lost_too(tmp_path, number):
 
 def test_a_run_that_ended_before_its_first_checkpoint_starts_again(tmp_path, capsys):
     length = ["--total-timesteps", "64"]
-    assert cli.train_parallel([*CARTPOLE, *length, "--output-dir", str(tmp_path / "a")]) == 0
+    assert train.train_parallel([*CARTPOLE, *length, "--output-dir", str(tmp_path / "a")]) == 0
     assert (
-        cli.train_parallel([*CARTPOLE, "--print-config", *length, "--output-dir", str(tmp_path / "x")]) == 0
+        train.train_parallel([*CARTPOLE, "--print-config", *length, "--output-dir", str(tmp_path / "x")]) == 0
     )
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "config.yaml").write_text(capsys.readouterr().out)
-    assert cli.train_parallel(["--resume", str(tmp_path / "b"), "--quiet"]) == 0
+    assert train.train_parallel(["--resume", str(tmp_path / "b"), "--quiet"]) == 0
     assert chaos_runs.is_identical(tmp_path / "b", tmp_path / "a")
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path, capsys):
     where = tmp_path / "run"
     every = ["--set", "logging.checkpoint_iterations=1"]
-    assert cli.train_parallel([*CARTPOLE, *every, "--total-timesteps", "96", "--output-dir", str(where)]) == 0
+    assert (
+        train.train_parallel([*CARTPOLE, *every, "--total-timesteps", "96", "--output-dir", str(where)]) == 0
+    )
     policy = where / "checkpoints" / "step_96" / "policy.safetensors"
     policy.write_bytes(policy.read_bytes()[:-1])
     with open(where / "metrics.jsonl", "a") as file:
         file.write('{"iteration": 3, "torn')
-    assert cli.train_parallel(["--resume", str(where), "--total-timesteps", "128", "--quiet"]) == 0
+    assert train.train_parallel(["--resume", str(where), "--total-timesteps", "128", "--quiet"]) == 0
     assert "step_96/policy.safetensors has" in (warning := capsys.readouterr().err)
     assert "step_64 is used instead" in warning
     assert (
-        cli.train_parallel(
+        train.train_parallel(
             [*CARTPOLE, "--total-timesteps", "128", "--output-dir", str(tmp_path / "reference")]
         )
         == 0
@@ -165,17 +167,17 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path, capsys):
 
 def test_settings_changed_behind_the_runs_back_are_named(tmp_path, capsys):
     where = tmp_path / "run"
-    assert cli.train_parallel([*CARTPOLE, "--total-timesteps", "32", "--output-dir", str(where)]) == 0
+    assert train.train_parallel([*CARTPOLE, "--total-timesteps", "32", "--output-dir", str(where)]) == 0
     config = where / "config.yaml"
     config.write_text(re.sub(r"gamma: [\d.]+", "gamma: 0.9", config.read_text()))
-    assert cli.train_parallel(["--resume", str(where), "--total-timesteps", "64", "--quiet"]) == 2
+    assert train.train_parallel(["--resume", str(where), "--total-timesteps", "64", "--quiet"]) == 2
     assert capsys.readouterr().err.startswith("error: training.gamma: is 0.9 in the run's config.yaml")
 
 
 def test_an_exit_in_c_code_ends_a_worker_at_once() -> None:
     """No exit handler of a library runs first: they take a second in which nobody knows that the worker is gone."""
     code = (
-        "import ctypes; from parallel_ppo.worker_process import set_up\n"
+        "import ctypes; from parallel_ppo.workers.process import set_up\n"
         "handler = ctypes.CFUNCTYPE(None)(lambda: print('a handler ran', flush=True))\n"
         "library = ctypes.CDLL(None); library.on_exit(handler, None)\n"
         "set_up(None); library.exit(7)"

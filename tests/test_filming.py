@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from parallel_ppo import video
-from parallel_ppo.play_command import play_episodes
+from parallel_ppo.commands.play import play_episodes
+from parallel_ppo.evaluation import video
 from tests.conftest import small_settings
 from tests.weight_files import write_weights
 
@@ -37,18 +37,19 @@ def test_procgen_is_filmed_as_people_see_it(tmp_path: Path, capsys: pytest.Captu
 
 @pytest.mark.procgen
 def test_a_grid_shows_the_episodes_that_are_evaluated(tmp_path: Path) -> None:
-    from parallel_ppo import evaluation, filming, subject
-    from parallel_ppo.weights import fill, load
+    from parallel_ppo.evaluation import filming, loaded_policy
+    from parallel_ppo.evaluation.policy_files import fill, load
+    from parallel_ppo.workers import playing
 
     settings = small_settings("maze", "nature", evaluation__max_steps=40, evaluation__interval=1)
     loaded, _ = load(write_weights(tmp_path / "a.safetensors", settings))
-    seen = subject.Subject(loaded, settings, loaded.spec, fill(loaded, settings, loaded.spec))
+    seen = loaded_policy.Subject(loaded, settings, loaded.spec, fill(loaded, settings, loaded.spec))
     camera = filming.check_camera(seen, "train", grid=(2, 1))
     filmed: list = []
     pictures = list(filming.film(camera, filmed))
     camera.env.close()
     assert {picture.size for picture in pictures} == {(1024, 512)}
-    expected = evaluation.play_slice(
+    expected = playing.play_slice(
         settings, "train", 0, 0, policy=camera.policy, prepare=camera.prepare, num_episodes=8
     )
     by_slot = dict(expected)

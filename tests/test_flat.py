@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from parallel_ppo import flat, ppo
+from parallel_ppo.algorithms import optimizers, ppo
 from parallel_ppo.kernels.native import available
 
 KERNELS = ["torch", *(["native"] if available()[0] else [])]
@@ -15,10 +15,12 @@ def test_lanes_are_summed_in_the_one_order(kernels: str, count: int) -> None:
     everything = torch.randn(count, 2000, generator=torch.Generator().manual_seed(count))
     lanes = everything[:, 16:1008]  # a block is a part of each lane, and not a whole number of chunks
     into = torch.full((992,), float("nan"))
-    squares = flat.sum_lanes(lanes, into, kernels)
+    squares = optimizers.sum_lanes(lanes, into, kernels)
     assert torch.equal(into, ppo.tree_sum(list(lanes)))
     assert squares == pytest.approx(float(into.double().square().sum()), rel=1e-12)
-    assert flat.sum_lanes(into.unsqueeze(0), into, kernels) == squares, "the squares of a sum that is there"
+    assert optimizers.sum_lanes(into.unsqueeze(0), into, kernels) == squares, (
+        "the squares of a sum that is there"
+    )
 
 
 @pytest.mark.parametrize("kernels", KERNELS)
@@ -32,7 +34,7 @@ def test_adam_equals_torch_own(kernels: str) -> None:
         gradient = torch.randn(100_000, generator=draws)
         twin.grad = gradient * 0.5
         optimizer.step()
-        flat.adam(
+        optimizers.adam(
             parameters=parameters, gradient=gradient, first_moment=first, second_moment=second, step=step,
             learning_rate=1e-3, epsilon=1e-5, gradient_scale=0.5, kernels=kernels,
         )  # fmt: skip
@@ -43,5 +45,5 @@ def test_a_nan_gradient_shows_in_the_squares() -> None:
     for kernels in KERNELS:
         lanes = torch.zeros(3, 64)
         lanes[1, 5] = float("nan")
-        squares = flat.sum_lanes(lanes, torch.empty(64), kernels)
+        squares = optimizers.sum_lanes(lanes, torch.empty(64), kernels)
         assert squares != squares

@@ -2,7 +2,7 @@
 
 import pytest
 
-from parallel_ppo.config_layers import load_settings
+from parallel_ppo.settings.layers import load_settings
 from tests.conftest import train
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]

@@ -15,7 +15,6 @@ import pytest
 import torch
 from torch.nn import functional
 
-from parallel_ppo.config_layers import load_settings
 from parallel_ppo.envs.contract import ActionSpec
 from parallel_ppo.envs.procgen import SPEC
 from parallel_ppo.kernels import build as building
@@ -25,8 +24,9 @@ from parallel_ppo.kernels.choice import NETWORKS, unsuitable
 from parallel_ppo.kernels.native import NativeTrunk, available
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.policy import Policy, initialise, num_flat
-from parallel_ppo.shared import Memory
-from parallel_ppo.worker import Gradient, Worker
+from parallel_ppo.settings.layers import load_settings
+from parallel_ppo.workers.memory import Memory
+from parallel_ppo.workers.worker import Gradient, Worker
 
 USABLE = [variant for variant in building.VARIANTS if available(variant)[0]]
 needs_kernels = pytest.mark.skipif(not USABLE, reason=f"no kernels here: {available()[1]}")

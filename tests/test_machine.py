@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from parallel_ppo.machine import Machine, describe, format_cpu_list, parse_cpu_list, read_machine
-from parallel_ppo.placement import (
+from parallel_ppo.machine.placement import (
     THREAD_VARIABLES,
     Placement,
     descriptor_need_error,
@@ -24,6 +23,7 @@ from parallel_ppo.placement import (
     plan_placement,
     set_thread_variables,
 )
+from parallel_ppo.machine.resources import Machine, describe, format_cpu_list, parse_cpu_list, read_machine
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 Tree = dict[str, str]
@@ -215,7 +215,7 @@ def test_taskset_recorded(read: Read) -> None:
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two CPUs")
 def test_taskset_for_real() -> None:
     last = max(os.sched_getaffinity(0))
-    code = "from parallel_ppo.machine import *; print(read_machine().cpus)"
+    code = "from parallel_ppo.machine.resources import *; print(read_machine().cpus)"
     assert run(["taskset", "-c", str(last), sys.executable, "-c", code]).stdout == f"({last},)\n"
 
 
@@ -452,9 +452,7 @@ def test_thread_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_heavy_is_imported() -> None:
-    code = (
-        "import sys, parallel_ppo.placement; print({'torch', 'numpy', 'pydantic', 'rich'} & set(sys.modules))"
-    )
+    code = "import sys, parallel_ppo.machine.placement; print({'torch', 'numpy', 'pydantic', 'rich'} & set(sys.modules))"
     assert run([sys.executable, "-c", code]).stdout == "set()\n"
 
 
@@ -462,7 +460,7 @@ def test_pinning_moves_every_thread() -> None:
     cpu = min(os.sched_getaffinity(0))
     code = f"""
 import os, threading
-from parallel_ppo.placement import pin_process
+from parallel_ppo.machine.placement import pin_process
 stop = threading.Event()
 threads = [threading.Thread(target=stop.wait) for _ in range(3)]
 [thread.start() for thread in threads]

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from parallel_ppo import metrics
-from parallel_ppo.metrics import JsonlLog, TensorBoardLog, read_records
+from parallel_ppo.records import metrics
+from parallel_ppo.records.metrics import JsonlLog, TensorBoardLog, read_records
 
 
 def iterations(path):

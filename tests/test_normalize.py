@@ -1,6 +1,6 @@
 import numpy as np
 
-from parallel_ppo.normalize import EPSILON, Moments, RewardNormalizer
+from parallel_ppo.algorithms.normalisers import EPSILON, Moments, RewardNormalizer
 
 
 def test_merged_moments_equal_those_of_all_samples() -> None:

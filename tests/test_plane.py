@@ -6,12 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_ppo import cli
-from parallel_ppo.normalize import EPSILON
-from parallel_ppo.plane import PLANES, Mind
+from parallel_ppo.algorithms.normalisers import EPSILON
+from parallel_ppo.commands import train
+from parallel_ppo.evaluation.loaded_policy import load_subject
+from parallel_ppo.evaluation.plane import PLANES, Mind
+from parallel_ppo.evaluation.policy_files import load
 from parallel_ppo.reports.plane_plot import read_plane
-from parallel_ppo.subject import load_subject
-from parallel_ppo.weights import load
 from tests.conftest import command
 
 SHORT = ["--num-envs", "8", "--n-steps", "32", "--batch-size", "64", "--total-timesteps", "512", "--quiet"]
@@ -21,7 +21,7 @@ SHORT = ["--num-envs", "8", "--n-steps", "32", "--batch-size", "64", "--total-ti
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("plane") / "run"
     chosen = ["--env", request.param, "--set", "training.normalize_observations=true", *SHORT]
-    assert cli.train_sequential([*chosen, "--output-dir", str(directory)]) == 0
+    assert train.train_sequential([*chosen, "--output-dir", str(directory)]) == 0
     return directory
 
 
@@ -52,7 +52,7 @@ def test_the_normaliser_is_stored_with_the_weights_and_frozen(run: Path) -> None
     weights, _ = load(run / "checkpoints" / "ppo_sequential_final.safetensors", trust=True)
     count, mean = weights.arrays["observations.count"], weights.arrays["observations.mean"]
     assert count == 512 and mean.shape == weights.spec.vector_shape
-    arguments = cli.argparse.Namespace(
+    arguments = train.argparse.Namespace(
         checkpoint=run, env=None, seed=0, deterministic=True, quiet=True, trust_checkpoint=True
     )
     subject = load_subject(arguments)
@@ -68,7 +68,7 @@ def test_the_normaliser_is_stored_with_the_weights_and_frozen(run: Path) -> None
 
 def test_other_environments_are_refused_in_one_line(tmp_path: Path) -> None:
     directory = tmp_path / "run"
-    assert cli.train_sequential(["--env", "CartPole-v1", *SHORT, "--output-dir", str(directory)]) == 0
+    assert train.train_sequential(["--env", "CartPole-v1", *SHORT, "--output-dir", str(directory)]) == 0
     outcome = command("tools/state_plane.py", "--checkpoint", str(directory))
     assert outcome.code == 2
     assert (

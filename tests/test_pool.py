@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from parallel_ppo.member import Member
-from parallel_ppo.process_pool import ProcessPool
-from parallel_ppo.worker import Collect, Gradient, Task
+from parallel_ppo.workers.process_pool import ProcessPool
+from parallel_ppo.workers.worker import Collect, Gradient, Task
+from parallel_ppo.workers.worker_handle import WorkerHandle
 
 
 class Silent:
@@ -19,7 +19,7 @@ def simulate(queues: list[list[Task]], seconds: list[float]) -> list[list[Task]]
     """What each worker ends up doing, if a task takes worker i `seconds[i]`."""
     pool = object.__new__(ProcessPool)
     pool.waiting, pool.num_workers = {task for queue in queues for task in queue}, len(queues)
-    pool.members = [Member(index, None, []) for index in range(len(queues))]
+    pool.members = [WorkerHandle(index, None, []) for index in range(len(queues))]
     for member, queue in zip(pool.members, queues, strict=True):
         member.child, member.channel, member.queue = SimpleNamespace(), Silent(), deque(queue)  # type: ignore[assignment]
     ends: list[float] = [0.0] * len(queues)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_ppo import ppo
+from parallel_ppo.algorithms import ppo
 
 
 def slow_advantages(reward, value, start, truncated, final_value, gamma, lam):

@@ -2,8 +2,8 @@
 
 import pytest
 
+from parallel_ppo.commands.requeue import Requeue
 from parallel_ppo.exits import ExitCode, InputError
-from parallel_ppo.requeue import Requeue
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from parallel_ppo.exits import InputError, StorageError
-from parallel_ppo.rundirectory import OWNER, RunDirectory
+from parallel_ppo.storage.run_directory import OWNER, RunDirectory
 
 
 def test_a_directory_in_use_is_refused_and_a_crash_leaves_no_lock(tmp_path):

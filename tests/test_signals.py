@@ -7,7 +7,7 @@ import time
 import pytest
 
 from parallel_ppo.exits import ExitCode, Interrupted
-from parallel_ppo.signals import ENDINGS, Signals
+from parallel_ppo.machine.signals import ENDINGS, Signals
 
 
 @pytest.fixture

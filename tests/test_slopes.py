@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_ppo import ppo
-from parallel_ppo.config import Settings
+from parallel_ppo.algorithms import ppo
+from parallel_ppo.algorithms.ppo_gradient import Batch, Weights
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, views
-from parallel_ppo.policies.twin import Twin
-from parallel_ppo.slopes import Batch, Weights
+from parallel_ppo.policies.stacked_mlp import StackedMlp
+from parallel_ppo.settings.schema import Settings
 
 ACTIONS = {
     "discrete": ActionSpec("categorical", (3,)),
@@ -75,7 +75,7 @@ def test_gradient_matches_autograd(kind: str, hidden: list[int], value_clip: flo
     weights = Weights(2 * SAMPLES, 0.2, value_clip, 0.03, 0.5)
     expected, expected_sums = by_autograd(spec, policy, observation, batch, weights)
     gradient = torch.zeros_like(flat)
-    twin = Twin(policy, flat)
+    twin = StackedMlp(policy, flat)
     sums = twin.differentiate(observation, batch, weights, twin.gradient_views(gradient))
     np.testing.assert_allclose(gradient, expected, rtol=2e-4, atol=2e-6)
     np.testing.assert_allclose(sums, expected_sums, rtol=1e-4, atol=1e-5)
@@ -86,6 +86,6 @@ def test_twin_evaluates_as_the_policy_does(kind: str) -> None:
     policy, flat = network(ACTIONS[kind], [16, 16])
     observation = torch.from_numpy(np.random.default_rng(4).normal(0, 1, (8, 5)).astype(np.float32))
     with torch.no_grad():
-        expected, found = policy(observation), Twin(policy, flat)(observation)
+        expected, found = policy(observation), StackedMlp(policy, flat)(observation)
     np.testing.assert_allclose(found.action, expected.action, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(found.value, expected.value, rtol=1e-5, atol=1e-6)

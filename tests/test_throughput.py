@@ -13,7 +13,7 @@ from benchmarks import collection, contenders, processes, throughput, throughput
 from benchmarks.contenders import CONTENDERS, Unavailable
 from benchmarks.works import COLLECTION, WORKS, mega_flops
 from parallel_ppo.exits import InputError
-from parallel_ppo.machine import read_machine
+from parallel_ppo.machine.resources import read_machine
 from tests.conftest import ROOT
 
 

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from parallel_ppo import planning, timeline
 from parallel_ppo.exits import InputError
-from parallel_ppo.pool import Span
-from parallel_ppo.recorder import Iteration
-from parallel_ppo.shares import idle_shares, phase_shares
-from parallel_ppo.timeline import Phase, Timeline, process_started, seconds_alone
-from parallel_ppo.trace import ChromeTrace
-from parallel_ppo.worker import Collect, Gradient, Reduce
+from parallel_ppo.records import timeline
+from parallel_ppo.records.shares import idle_shares, phase_shares
+from parallel_ppo.records.timeline import Phase, Timeline, process_started, seconds_alone
+from parallel_ppo.records.trace import ChromeTrace
+from parallel_ppo.training import planning
+from parallel_ppo.training.recorder import Iteration
+from parallel_ppo.workers.pool import Span
+from parallel_ppo.workers.worker import Collect, Gradient, Reduce
 
 ROOT = Path(__file__).resolve().parent.parent
 GRADIENT = Gradient(0, 0, 0, 0, 0.0, 1.0, 0.2)

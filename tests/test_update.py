@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_ppo import ppo
-from parallel_ppo.cluster import NoCluster
-from parallel_ppo.config import Settings
+from parallel_ppo.algorithms import ppo
+from parallel_ppo.cluster.gloo import NoCluster
 from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, views
-from parallel_ppo.pool import InlinePool
-from parallel_ppo.shared import POISON, Memory
-from parallel_ppo.state import TrainingState
-from parallel_ppo.update import Schedules, scheduled, update
-from parallel_ppo.worker import Collect, Worker
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.training.state import TrainingState
+from parallel_ppo.training.update import Schedules, scheduled, update
+from parallel_ppo.workers.memory import POISON, Memory
+from parallel_ppo.workers.pool import InlinePool
+from parallel_ppo.workers.worker import Collect, Worker
 from tests.conftest import small_settings
 
 
@@ -100,7 +100,7 @@ def test_update_equals_the_plain_formulation(env: str, kind: str) -> None:
         env, kind, training__n_epochs=2, training__lane_samples=16, training__learning_rate=1e-4
     )
     state, pool, policy = collected(settings)
-    from parallel_ppo.update import write_advantages
+    from parallel_ppo.training.update import write_advantages
 
     before = state.rewards.running.copy(), state.rewards.moments
     write_advantages(state)

@@ -5,17 +5,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_ppo import weights
+from parallel_ppo.algorithms.normalisers import Moments
 from parallel_ppo.envs.build import probe
+from parallel_ppo.evaluation import policy_files
 from parallel_ppo.exits import InputError
-from parallel_ppo.normalize import Moments
 from tests.conftest import small_settings
 from tests.weight_files import contents, write_weights
 
 
-def load_all(path: Path, **options: bool) -> weights.Filled:
-    loaded, _ = weights.load(path, **options)
-    return weights.fill(loaded, loaded.settings, probe(loaded.settings))
+def load_all(path: Path, **options: bool) -> policy_files.Filled:
+    loaded, _ = policy_files.load(path, **options)
+    return policy_files.fill(loaded, loaded.settings, probe(loaded.settings))
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -23,7 +23,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     filled = load_all(write_weights(tmp_path / "a.safetensors", settings))
     arrays, _ = contents(settings)
     assert set(np.concatenate([array.ravel() for array in arrays.values()])) <= set(filled.parameters) | {0}
-    loaded, lines = weights.load(tmp_path / "a.safetensors")
+    loaded, lines = policy_files.load(tmp_path / "a.safetensors")
     assert loaded.settings == settings and loaded.env_steps == 256 and lines == []
 
 
@@ -115,7 +115,7 @@ def test_damaged_files_and_pickles_are_one_line(tmp_path: Path, monkeypatch: pyt
 
 def test_a_pt_name_means_the_safetensors_beside_it(tmp_path: Path) -> None:
     write_weights(tmp_path / "ppo_sequential_final.safetensors", small_settings())
-    loaded, lines = weights.load(tmp_path / "ppo_sequential_final.pt")
+    loaded, lines = policy_files.load(tmp_path / "ppo_sequential_final.pt")
     assert loaded.path.suffix == ".safetensors" and "using" in lines[0]
 
 
@@ -126,14 +126,14 @@ def test_a_run_directory_means_its_latest_whole_checkpoint(tmp_path: Path) -> No
     (checkpoints / "latest").symlink_to("step_200")
     (checkpoints / "best").symlink_to("step_100")
     for path, steps in ((tmp_path / "run", 200), (checkpoints, 200), (checkpoints / "best", 100)):
-        loaded, lines = weights.load(path)
+        loaded, lines = policy_files.load(path)
         assert loaded.env_steps == steps and not lines
-        assert weights.run_root(loaded.path) == tmp_path / "run"
+        assert policy_files.run_root(loaded.path) == tmp_path / "run"
     (checkpoints / "step_200" / "policy.safetensors").write_bytes(b"torn")
-    loaded, lines = weights.load(tmp_path / "run")
+    loaded, lines = policy_files.load(tmp_path / "run")
     assert loaded.env_steps == 100 and "instead" in lines[0]
     with pytest.raises(InputError, match="holds no weights"):
-        weights.load(tmp_path)
+        policy_files.load(tmp_path)
 
 
 def test_the_manifest_is_believed_more_than_the_file(tmp_path: Path) -> None:
@@ -147,7 +147,7 @@ def test_the_manifest_is_believed_more_than_the_file(tmp_path: Path) -> None:
     manifest = {"format": 1, "counters": counters, "files": files, **learned}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InputError, match="checksum"):
-        weights.load(tmp_path)
+        policy_files.load(tmp_path)
 
 
 def test_code_named_by_a_stranger_is_not_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,16 +160,16 @@ def test_code_named_by_a_stranger_is_not_imported(tmp_path: Path, monkeypatch: p
         text = json.dumps(described | {"env": described["env"] | change})
         file = write_weights(tmp_path / "a.safetensors", small_settings(), settings=text)
         with pytest.raises(InputError, match="--trust-checkpoint"):
-            weights.load(file)
+            policy_files.load(file)
         assert not (tmp_path / "imported").exists()
     text = json.dumps(described | {"env": described["env"] | {"id": "stranger:CartPole-v1"}})
     file = write_weights(tmp_path / "a.safetensors", small_settings(), settings=text)
-    assert weights.load(file, trust=True)[0].settings.env.id == "stranger:CartPole-v1"
+    assert policy_files.load(file, trust=True)[0].settings.env.id == "stranger:CartPole-v1"
     assert (tmp_path / "imported").exists()
 
 
 def test_weights_that_do_not_fit_the_environment(tmp_path: Path) -> None:
-    loaded, _ = weights.load(write_weights(tmp_path / "a.safetensors", small_settings()))
+    loaded, _ = policy_files.load(write_weights(tmp_path / "a.safetensors", small_settings()))
     other = small_settings("Acrobot-v1")
     with pytest.raises(InputError, match="give an --env that fits"):
-        weights.fill(loaded, other, probe(other))
+        policy_files.fill(loaded, other, probe(other))

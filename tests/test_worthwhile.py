@@ -2,9 +2,9 @@
 
 import pytest
 
-from parallel_ppo.config import Settings
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
-from parallel_ppo.worthwhile import useful_workers
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.training.worker_count import useful_workers
 from tests.conftest import small_settings
 
 SPEC = EnvSpec((17,), "float32", ActionSpec("gaussian", (6,)), True, 0)

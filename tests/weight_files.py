@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from safetensors import numpy as safetensors
 
-from parallel_ppo.checkpoint import signature
-from parallel_ppo.config import Settings
 from parallel_ppo.envs.build import probe
+from parallel_ppo.evaluation.policy_files import FORMAT
 from parallel_ppo.policies.policy import Policy, initialise, num_flat, views
-from parallel_ppo.weights import FORMAT
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.training.checkpoint import signature
 
 
 def contents(settings: Settings) -> tuple[dict[str, np.ndarray], dict[str, str]]:

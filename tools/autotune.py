@@ -19,15 +19,15 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a check
 from rich.console import Console
 from rich.table import Table
 
-from parallel_ppo import cli
-from parallel_ppo.config import Settings
-from parallel_ppo.config_layers import load_settings, to_yaml
+from parallel_ppo.commands import train
 from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import InputError, RunError
-from parallel_ppo.files import write_atomically
-from parallel_ppo.machine import Machine, read_machine
-from parallel_ppo.placement import plan_placement
-from parallel_ppo.planning import resolve_policy
+from parallel_ppo.machine.placement import plan_placement
+from parallel_ppo.machine.resources import Machine, read_machine
+from parallel_ppo.settings.layers import load_settings, to_yaml
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.storage.files import write_atomically
+from parallel_ppo.training.planning import resolve_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 TRIAL_SECONDS = 3.0  # of training, after the start
@@ -63,8 +63,8 @@ def main() -> int:
         return 130
 
 
-def build_parser() -> cli.Parser:
-    parser = cli.Parser(description=__doc__, epilog=f"example: {EXAMPLE}", allow_abbrev=False)
+def build_parser() -> train.Parser:
+    parser = train.Parser(description=__doc__, epilog=f"example: {EXAMPLE}", allow_abbrev=False)
     parser.add_argument(
         "--config", type=Path, metavar="FILE", help="YAML settings (default: the shipped ones)"
     )
@@ -89,8 +89,8 @@ def build_parser() -> cli.Parser:
 def tune(arguments: argparse.Namespace) -> int:
     if arguments.output.exists():
         raise InputError(f"--output {arguments.output}: exists already; give another name")
-    flags = cli.flag_values(arguments)
-    file = arguments.config or cli.shipped_config(flags.get("env.id"), "parallel")
+    flags = train.flag_values(arguments)
+    file = arguments.config or train.shipped_config(flags.get("env.id"), "parallel")
     settings = load_settings(file=file, flags=flags)
     settings = resolve_policy(settings, probe(settings))
     machine, console, began = read_machine(), Console(), time.monotonic()

@@ -17,13 +17,13 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from parallel_ppo import checkpoint  # noqa: E402
-from parallel_ppo.config import Settings, learning_settings  # noqa: E402
-from parallel_ppo.config_layers import load_settings  # noqa: E402
 from parallel_ppo.envs.build import probe  # noqa: E402
 from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, sha256, views  # noqa: E402
-from parallel_ppo.shared import Memory  # noqa: E402
-from parallel_ppo.state import Snapshot, TrainingState  # noqa: E402
+from parallel_ppo.settings.layers import load_settings  # noqa: E402
+from parallel_ppo.settings.schema import Settings, learning_settings  # noqa: E402
+from parallel_ppo.training import checkpoint  # noqa: E402
+from parallel_ppo.training.state import Snapshot, TrainingState  # noqa: E402
+from parallel_ppo.workers.memory import Memory  # noqa: E402
 
 Report = dict[str, Any]
 CARTPOLE = {"env.id": "CartPole-v1", "env.num_envs": 4, "training.n_steps": 8, "training.batch_size": 32, "training.policy": "mlp",

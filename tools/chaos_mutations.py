@@ -25,15 +25,15 @@ from typing import Any
 import torch
 from chaos_files import CARTPOLE, World
 
-from parallel_ppo import checkpoint
-from parallel_ppo.checkpoint import ENVIRONMENTS, FILES, MANIFEST
-from parallel_ppo.config import Settings
-from parallel_ppo.config_layers import load_settings, to_yaml
 from parallel_ppo.exits import InputError
-from parallel_ppo.planning import make_plan
 from parallel_ppo.policies.policy import Policy, num_flat
-from parallel_ppo.session import check_resources
-from parallel_ppo.userkey import signature
+from parallel_ppo.settings.layers import load_settings, to_yaml
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.storage.user_key import signature
+from parallel_ppo.training import checkpoint
+from parallel_ppo.training.checkpoint import ENVIRONMENTS, FILES, MANIFEST
+from parallel_ppo.training.planning import make_plan
+from parallel_ppo.training.session import check_resources
 
 Report = dict[str, Any]
 ROOT = Path(__file__).resolve().parent.parent

@@ -19,8 +19,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.processes import held_in_memory  # noqa: E402
-from parallel_ppo import faults  # noqa: E402
-from parallel_ppo.metrics import NOT_LEARNING, read_records  # noqa: E402
+from parallel_ppo.records.metrics import NOT_LEARNING, read_records  # noqa: E402
+from parallel_ppo.workers import faults  # noqa: E402
 
 STEPS_PER_ITERATION = 16 * 16
 SMALL = ["--env", "coinrun", "--policy", "nature", "--num-envs", "16", "--n-steps", "16", "--batch-size", "64",
@@ -360,9 +360,9 @@ def _children(pid: int) -> list[int]:
 
 
 def _tree(pid: int) -> list[int]:
-    """Coordinator, nursery, workers."""
-    nursery = _children(pid)[:1]
-    return [pid, *nursery, *(_children(nursery[0]) if nursery else [])]
+    """Coordinator, fork_server, workers."""
+    fork_server = _children(pid)[:1]
+    return [pid, *fork_server, *(_children(fork_server[0]) if fork_server else [])]
 
 
 def _sample(tree: list[int]) -> dict[str, float]:
@@ -445,18 +445,18 @@ class Stopwatch:
 def measure_cost(folder: Path, *, iterations: int = 2) -> Report:
     """What safety takes of an iteration (IMPALA, 32 x 128, minibatch 1024, one epoch: the fewer, the larger the share), in one
     process on one thread, where every part can be timed."""
-    from parallel_ppo import cli
-    from parallel_ppo.checkpoint import Keeper
-    from parallel_ppo.coordinator import Coordinator
-    from parallel_ppo.metrics import JsonlLog
-    from parallel_ppo.state import TrainingState
-    from parallel_ppo.worker import Worker
+    from parallel_ppo.commands import train
+    from parallel_ppo.records.metrics import JsonlLog
+    from parallel_ppo.training.checkpoint import Keeper
+    from parallel_ppo.training.coordinator import Coordinator
+    from parallel_ppo.training.state import TrainingState
+    from parallel_ppo.workers.worker import Worker
 
     parts = ((TrainingState, "snapshot"), (Worker, "publish"), (Worker, "check_outputs"), (JsonlLog, "write"))
     watch = Stopwatch(*parts, (Keeper, "save"), (Coordinator, "iterate"))
     arguments = ["--env", "coinrun", "--policy", "impala", "--num-envs", "32", "--n-steps", "128", "--batch-size", "1024", "--n-epochs", "1",
                  "--num-threads", "1", "--total-timesteps", str(iterations * 32 * 128), "--quiet"]  # fmt: skip
-    assert cli.train_sequential([*arguments, "--output-dir", str(folder / "one")]) == 0
+    assert train.train_sequential([*arguments, "--output-dir", str(folder / "one")]) == 0
     seconds = watch.seconds
     iteration, one_save = seconds.pop("Coordinator.iterate") / iterations, seconds.pop("Keeper.save") / 2
     each = {name: value / iterations for name, value in seconds.items()}

@@ -32,26 +32,27 @@ PORT = 29517
 
 
 def node(arguments: argparse.Namespace) -> None:
-    from parallel_ppo.placement import set_thread_variables
+    from parallel_ppo.machine.placement import set_thread_variables
 
     set_thread_variables(1)
     import numpy as np
     import torch
     import torch.distributed as distributed
 
-    from parallel_ppo import cluster, nodes, planning
-    from parallel_ppo.config_layers import load_settings
+    from parallel_ppo.cluster import gloo, nodes
+    from parallel_ppo.machine.signals import Signals
     from parallel_ppo.policies.policy import Policy, num_flat
-    from parallel_ppo.shared import Memory
-    from parallel_ppo.signals import Signals
+    from parallel_ppo.settings.layers import load_settings
+    from parallel_ppo.training import planning
+    from parallel_ppo.workers.memory import Memory
 
     flags = {"cluster.nnodes": arguments.nodes, "cluster.master_addr": arguments.address, "cluster.master_port": PORT,
              "training.policy": arguments.policy}  # fmt: skip
     settings = load_settings(file=ROOT / "config" / "ppo_cpu_cluster.yaml", flags=flags)
     place = nodes.Node(arguments.rank, arguments.nodes)
     plan = planning.make_plan(settings, kind="cluster", output=Path("unused"), node=place)
-    joined = cluster.join(plan, Signals(), lambda line: None)
-    assert isinstance(joined, cluster.GlooCluster)
+    joined = gloo.join(plan, Signals(), lambda line: None)
+    assert isinstance(joined, gloo.GlooCluster)
     memory = Memory(plan.settings, plan.spec, num_flat(Policy(plan.settings, plan.spec)))
     memory.gradient[:] = np.random.default_rng(arguments.rank).standard_normal(memory.gradient.size)
     vector = torch.from_numpy(memory.gradient.copy())

@@ -25,7 +25,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from parallel_ppo.machine import (
+from parallel_ppo.machine.placement import Pinning, Placement, pin_process, plan_placement
+from parallel_ppo.machine.resources import (
     DESCRIPTION_HELP,
     GIB,
     Machine,
@@ -34,7 +35,6 @@ from parallel_ppo.machine import (
     parse_cpu_list,
     read_machine,
 )
-from parallel_ppo.placement import Pinning, Placement, pin_process, plan_placement
 
 
 class OneLineParser(argparse.ArgumentParser):

@@ -15,13 +15,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
 
-from parallel_ppo.cli import Parser
+from parallel_ppo.commands.train import Parser
 from parallel_ppo.exits import ExitCode
-from parallel_ppo.placement import set_thread_variables
+from parallel_ppo.machine.placement import set_thread_variables
 
 set_thread_variables(1)
 
-from parallel_ppo import plane, subject  # noqa: E402
+from parallel_ppo.evaluation import loaded_policy, plane  # noqa: E402
 from parallel_ppo.reports import plane_plot, theme  # noqa: E402
 
 
@@ -29,17 +29,17 @@ def build_parser() -> Parser:
     parser = Parser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    subject.add_policy_flags(parser)
+    loaded_policy.add_policy_flags(parser)
     parser.add_argument("--output", type=Path, metavar="FILE", help="a .png or .svg (default: plane.png in the run directory)")  # fmt: skip
-    parser.add_argument("--size", type=subject.positive, default=121, metavar="N", help="points along each axis (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--size", type=loaded_policy.positive, default=121, metavar="N", help="points along each axis (default: %(default)s)")  # fmt: skip
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = build_parser().parse_args(argv)
-    chosen = subject.load_subject(arguments)
+    chosen = loaded_policy.load_subject(arguments)
     plane.plane_of(chosen)
-    output = subject.output_file(arguments.output, chosen.weights.path, "plane.png", (".png", ".svg"))
+    output = loaded_policy.output_file(arguments.output, chosen.weights.path, "plane.png", (".png", ".svg"))
     data = output.with_suffix(".json")
     plane.write(chosen, data, arguments.size)
     content = plane_plot.read_plane(data)
@@ -51,4 +51,4 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(subject.guarded(main, sys.argv[1:]))
+    sys.exit(loaded_policy.guarded(main, sys.argv[1:]))

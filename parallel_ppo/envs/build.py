@@ -1,12 +1,12 @@
 """From settings to environments: the one place that tells Procgen from Gymnasium."""
 
-from parallel_ppo.config import EnvSettings, Settings
-from parallel_ppo.envs import names
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv
+from parallel_ppo.settings import env_names
+from parallel_ppo.settings.schema import EnvSettings, Settings
 
 
 def probe(settings: Settings) -> EnvSpec:
-    if names.procgen_game(settings.env.id) is not None:
+    if env_names.procgen_game(settings.env.id) is not None:
         from parallel_ppo.envs import procgen
 
         return procgen.SPEC
@@ -24,7 +24,7 @@ def step_seconds(settings: EnvSettings) -> float:
 
 def warm_up(settings: Settings) -> None:
     """Imports and loads what every worker will need, before they are forked."""
-    if names.procgen_game(settings.env.id) is not None:
+    if env_names.procgen_game(settings.env.id) is not None:
         from parallel_ppo.envs import procgen
 
         procgen.warm_up()
@@ -42,7 +42,7 @@ def make_slice(settings: Settings, slice_index: int, *, num_views: int = 0) -> S
         "num_envs": size,
         "num_views": num_views,
     }
-    if names.procgen_game(settings.env.id) is not None:
+    if env_names.procgen_game(settings.env.id) is not None:
         from parallel_ppo.envs.procgen import ProcgenSlice
 
         return ProcgenSlice(**arguments)  # type: ignore[arg-type]

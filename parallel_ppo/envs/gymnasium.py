@@ -8,10 +8,10 @@ from typing import Any
 import gymnasium
 import numpy as np
 
-from parallel_ppo.config import EnvSettings
 from parallel_ppo.envs.contract import EnvSpec, Step, View
 from parallel_ppo.envs.single import MAX_REPLAY, Single, not_finite, one_line
 from parallel_ppo.exits import EnvironmentFault, InputError
+from parallel_ppo.settings.schema import EnvSettings
 
 OWN_STATE_FACTOR = 4  # an environment's own state may grow to this many times its first size
 OWN_STATE_LEAST = 1 << 20

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from parallel_ppo.config import PROCGEN_OPTIONS, EnvSettings
-from parallel_ppo.envs import names
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Step, View
 from parallel_ppo.keyed import integer_seed
+from parallel_ppo.settings import env_names
+from parallel_ppo.settings.schema import PROCGEN_OPTIONS, EnvSettings
 
 STATE_BYTES = 1 << 20  # measured: 20-40 KB; the space is reserved, not used
 SPEC = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), True, STATE_BYTES)
@@ -47,7 +47,7 @@ class ProcgenSlice:
     def __init__(
         self, *, settings: EnvSettings, seed: int, first_env: int, num_envs: int, num_views: int = 0
     ) -> None:
-        game = names.procgen_game(settings.id)
+        game = env_names.procgen_game(settings.id)
         assert game is not None
         options = {option: getattr(settings, option) for option in PROCGEN_OPTIONS}
         options["rand_seed"] = integer_seed(seed, "procgen", first_env)

@@ -11,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from parallel_ppo.config import Settings
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.kernels.native import NativeTrunk
 from parallel_ppo.keyed import generator
@@ -20,6 +19,7 @@ from parallel_ppo.policies.impala import Impala
 from parallel_ppo.policies.mixed import Mixed
 from parallel_ppo.policies.mlp import Mlp
 from parallel_ppo.policies.nature import Nature
+from parallel_ppo.settings.schema import Settings
 
 ALIGNMENT = 16  # floats: every parameter starts on a cache line, in every process alike
 

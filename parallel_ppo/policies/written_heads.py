@@ -8,9 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from parallel_ppo.algorithms.ppo_gradient import Batch, Weights, loss_gradient
 from parallel_ppo.envs.contract import ActionSpec
 from parallel_ppo.policies.policy import Output, Policy, views
-from parallel_ppo.slopes import Batch, Weights, loss_slopes
 
 
 class OutputSlopes(NamedTuple):
@@ -36,7 +36,7 @@ class WrittenHeads:
         self, spec: ActionSpec, output: Output, batch: Batch, weights: Weights, into: "WrittenHeads"
     ) -> OutputSlopes:
         """The loss's slopes by the outputs; a gradient of `log_std` goes into the lane at once."""
-        found = loss_slopes(
+        found = loss_gradient(
             spec=spec, outputs=output.action.numpy(), log_std=None if output.log_std is None else output.log_std.numpy(),
             value=output.value.numpy(), batch=batch, weights=weights,
         )  # fmt: skip

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from parallel_ppo import cli
+from parallel_ppo.commands import train
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV = "tests.envs.sample_envs:Broken-v0"
@@ -38,7 +38,7 @@ def at_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("fault", AT_ONCE)
 def test_found_before_anything_starts(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = cli.train_parallel(arguments(fault, 0, tmp_path / "run"))
+    code = train.train_parallel(arguments(fault, 0, tmp_path / "run"))
     error = capsys.readouterr().err
     assert code == 2
     assert error.startswith(f"error: env.id: {ENV} ") and AT_ONCE[fault] in error
@@ -56,7 +56,7 @@ LATER = {
 
 @pytest.mark.parametrize("fault", LATER)
 def test_found_while_training(fault: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code = cli.train_sequential(arguments(fault, 20, tmp_path))
+    code = train.train_sequential(arguments(fault, 20, tmp_path))
     error = capsys.readouterr().err
     assert (code, error.count("\n")) == (LATER[fault][0], 1)
     assert f"error: environment 0 ({ENV}" in error and LATER[fault][1] in error
@@ -88,7 +88,7 @@ def test_found_by_a_worker(tmp_path: Path) -> None:
 def test_wrong_settings_of_an_environment(
     setting: str, expected: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = cli.train_parallel(
+    code = train.train_parallel(
         ["--env", "CartPole-v1", "--set", setting, "--output-dir", str(tmp_path / "run")]
     )
     error = capsys.readouterr().err

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces
 
-from parallel_ppo.config import EnvSettings
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.envs.gymnasium import GymnasiumSlice, probe
 from parallel_ppo.envs.single import pack_arrays, unpack_arrays
 from parallel_ppo.envs.spaces import Misfit, action_writer, observation_reader
 from parallel_ppo.exits import InputError
+from parallel_ppo.settings.schema import EnvSettings
 from tests.envs import sample_envs
 
 

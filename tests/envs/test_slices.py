@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from parallel_ppo.config import Settings
-from parallel_ppo.envs import names
 from parallel_ppo.envs.build import make_slice, probe
 from parallel_ppo.envs.single import pack_arrays, unpack_arrays
+from parallel_ppo.settings import env_names
+from parallel_ppo.settings.schema import Settings
 from tests.conftest import small_settings
 
 
@@ -28,7 +28,7 @@ def play(env, rows: np.ndarray) -> list[np.ndarray]:
 
 
 @pytest.mark.procgen
-@pytest.mark.parametrize("game", names.PROCGEN_GAMES)
+@pytest.mark.parametrize("game", env_names.PROCGEN_GAMES)
 def test_a_restored_procgen_slice_replays_exactly(game: str) -> None:
     settings = small_settings(game, "nature")
     env, other = make_slice(settings, 0), make_slice(settings, 1)

@@ -5,15 +5,15 @@ import pytest
 import torch
 
 import tests.envs.sample_envs  # noqa: F401  (registers them)
-from parallel_ppo.config import Settings
-from parallel_ppo.config_layers import load_settings
 from parallel_ppo.envs.build import probe
 from parallel_ppo.policies.policy import Policy, bind, num_flat
-from parallel_ppo.pool import InlinePool
-from parallel_ppo.shared import Memory
-from parallel_ppo.state import TrainingState
-from parallel_ppo.update import write_advantages
-from parallel_ppo.worker import Collect, Worker
+from parallel_ppo.settings.layers import load_settings
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.training.state import TrainingState
+from parallel_ppo.training.update import write_advantages
+from parallel_ppo.workers.memory import Memory
+from parallel_ppo.workers.pool import InlinePool
+from parallel_ppo.workers.worker import Collect, Worker
 
 GAMMA, LENGTH, STEPS, ENVS = 0.9, 5, 23, 4
 

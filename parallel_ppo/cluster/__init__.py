@@ -1,0 +1,1 @@
+"""Many nodes as one."""

@@ -1,0 +1,116 @@
+"""Who a node is and which part of the run it owns. Needs no torch, so a wrong number is told at once.
+
+S slices, L lanes.
+"""
+
+import math
+import os
+import socket
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from parallel_ppo.exits import InputError
+from parallel_ppo.settings.schema import Settings, Shape
+
+# What torchrun tells its trainers, and the setting that each stands for.
+TORCHRUN = {
+    "WORLD_SIZE": "cluster.nnodes",
+    "MASTER_ADDR": "cluster.master_addr",
+    "MASTER_PORT": "cluster.master_port",
+}
+
+
+class Node(NamedTuple):
+    """A place among the nodes of a run."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def leads(self) -> bool:
+        """The first node's clock and files are those of the run."""
+        return self.rank == 0
+
+
+ALONE = Node()
+
+
+def settings_from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """What torchrun (or an `export`) says, as values of a layer between the file and the flags."""
+    values: dict[str, Any] = {}
+    for variable, key in TORCHRUN.items():
+        text = environment.get(variable)
+        if text is not None:
+            values[key] = text if key == "cluster.master_addr" else _number(variable, text)
+    return values
+
+
+def identify(settings: Settings, node_rank: int | None, environment: Mapping[str, str]) -> Node:
+    size, shape = settings.cluster.nnodes, settings.shape
+    if size > shape.num_slices:
+        raise InputError(
+            f"cluster.nnodes: {size} nodes for {shape.num_slices} slices of {shape.slice_envs} environments, and each node needs one; "
+            f"use at most {shape.num_slices} nodes, or more environments"
+        )
+    if node_rank is None and "RANK" in environment:
+        node_rank = _number("RANK", environment["RANK"])
+    if node_rank is None:
+        if size > 1:
+            raise InputError(
+                f"--node-rank: is missing; give each of the {size} nodes its own from 0 to {size - 1}, or start them with torchrun"
+            )
+        node_rank = 0
+    if not 0 <= node_rank < size:
+        raise InputError(
+            f"--node-rank: {node_rank} is not one of the {size} nodes (0 to {size - 1}); see --nnodes"
+        )
+    return Node(node_rank, size)
+
+
+def _number(variable: str, text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise InputError(f"{variable}={text!r} in the environment: expected a number") from None
+
+
+def short_host_name() -> str:
+    return socket.gethostname().partition(".")[0][:40] or "localhost"
+
+
+def boot_id() -> str:
+    """The same for all nodes on one machine, containers and network namespaces included."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return f"{socket.gethostname()}-{os.uname().version}"
+
+
+# --- who owns what --------------------------------------------------------------------------------------------------------
+
+
+def own_slices(shape: Shape, node: Node) -> range:
+    """Contiguous, in order, as even as possible."""
+    return range(node.rank * shape.num_slices // node.size, (node.rank + 1) * shape.num_slices // node.size)
+
+
+def own_lanes(shape: Shape, node: Node) -> range:
+    slices, per_slice = own_slices(shape, node), len(shape.lane_sizes)
+    return range(slices.start * per_slice, slices.stop * per_slice)
+
+
+def group_size(shape: Shape, size: int) -> int:
+    """The largest power of two at whose multiples all nodes' lanes begin.
+
+    The tree over lanes can be cut there: each node sums its lanes in groups of this size, and the tree goes on over the groups.
+    """
+    starts = [own_lanes(shape, Node(rank, size)).start for rank in range(1, size)]
+    if not starts:
+        return 1 << (shape.num_lanes - 1).bit_length()
+    common = math.gcd(*starts)
+    return common & -common
+
+
+def groups(lanes: range, size: int) -> list[range]:
+    return [range(first, min(first + size, lanes.stop)) for first in range(lanes.start, lanes.stop, size)]

@@ -1,0 +1,159 @@
+"""`evaluate.py`: how good is a policy, on the levels it was trained on and on others."""
+
+import argparse
+import contextlib
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+
+from parallel_ppo.commands.train import Parser, number_or_auto
+from parallel_ppo.evaluation import filming
+from parallel_ppo.evaluation.loaded_policy import (
+    Subject,
+    add_policy_flags,
+    chosen_levels,
+    guarded,
+    load_subject,
+    output_file,
+    positive,
+    progress,
+)
+from parallel_ppo.evaluation.report import gap_report, part_report, table
+from parallel_ppo.exits import ExitCode, InputError
+from parallel_ppo.machine.placement import plan_placement
+from parallel_ppo.machine.resources import read_machine
+from parallel_ppo.settings import env_names
+from parallel_ppo.storage.files import write_atomically
+from parallel_ppo.training.live_evaluation import evaluate as ask
+from parallel_ppo.version import VERSION
+from parallel_ppo.workers.fork_server import ForkServer
+from parallel_ppo.workers.memory import Memory
+from parallel_ppo.workers.playing import SLOTS, Played, num_slices
+from parallel_ppo.workers.process_pool import ProcessPool
+
+TABLE_WIDTH = 100
+MAX_EPISODES = 10_000
+PATIENCE = 3600.0  # seconds for one slice; environments without an end are cut by --max-steps
+
+
+def build_parser() -> Parser:
+    parser = Parser(
+        description="Play episodes with a trained policy and report returns, lengths and successes. The result depends on "
+        "the policy, the environment, --seed and --deterministic; not on --num-workers.",
+        epilog="example: evaluate.py --checkpoint runs/parallel-1 --num-episodes 100 --levels train,test",
+        allow_abbrev=False,
+    )
+    add_policy_flags(parser)
+    parser.add_argument(
+        "--num-episodes",
+        type=positive,
+        default=100,
+        metavar="N",
+        help="for each of --levels (default: %(default)s)",
+    )
+    parser.add_argument("--levels", default="train", metavar="PARTS", help="train: the levels of training; test: all others; train,test: both, and the gap (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--max-steps", type=positive, default=100_000, metavar="N", help="cut longer episodes and count them as unfinished (default: %(default)s)")  # fmt: skip
+    parser.add_argument("--num-workers", type=number_or_auto, default="auto", metavar="N", help="processes, or auto (default: %(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--render",
+        action="store_true",
+        help="also record the first four episodes, as MP4 and GIF beside the JSON",
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="where the JSON goes (default: evaluation.json in the run directory, or beside the weights)")  # fmt: skip
+    return parser
+
+
+def evaluate(argv: Sequence[str] | None = None) -> int:
+    return guarded(_evaluate, argv)
+
+
+def _evaluate(argv: Sequence[str] | None) -> int:
+    arguments = build_parser().parse_args(argv)
+    if arguments.num_episodes > MAX_EPISODES:
+        raise InputError(f"--num-episodes {arguments.num_episodes}: at most {MAX_EPISODES} at once")
+    subject = load_subject(arguments, num_episodes=arguments.num_episodes, max_steps=arguments.max_steps)
+    parts = chosen_levels(arguments.levels, subject.settings.env)
+    output = output_file(arguments.output, subject.weights.path, "evaluation.json", (".json",))
+    if arguments.render:
+        camera = filming.check_camera(subject, parts[0])
+    episodes = play_on_workers(subject, parts, arguments.num_workers, arguments.quiet)
+    report = make_report(subject, arguments, episodes)
+    write_atomically(output, (json.dumps(report, indent=1, allow_nan=False) + "\n").encode())
+    if not arguments.quiet:
+        console = Console(highlight=False)
+        console.width = max(console.width, TABLE_WIDTH)
+        console.print(f"{report['env_id']}  step {report['env_steps']:,}  {report['num_episodes']} episodes"
+                      f"{' (each)' if len(parts) > 1 else ''}  seed {report['seed']}{'  deterministic' if report['deterministic'] else ''}")  # fmt: skip
+        console.print(table(report))
+        print(f"95 % intervals in brackets; written to {output}")
+    if arguments.render:
+        filming.record(camera, output.with_suffix(""), quiet=arguments.quiet)
+    return ExitCode.DONE
+
+
+def play_on_workers(
+    subject: Subject, parts: list[str], workers: int | str, quiet: bool
+) -> dict[str, list[Played]]:
+    """A pool whose slab is as small as possible, and which is asked for nothing but evaluation."""
+    settings = subject.settings.changed("env", num_envs=SLOTS, slice_envs=SLOTS)
+    settings = settings.changed("training", n_steps=1, batch_size=SLOTS, lane_samples=None)
+    settings = settings.changed("parallel", max_restarts=2, hang_timeout=PATIENCE)
+    total = len(parts) * settings.evaluation.num_episodes
+    tasks = len(parts) * num_slices(settings.evaluation.num_episodes)
+    try:
+        placement = plan_placement(
+            read_machine(),
+            num_workers=None if isinstance(workers, str) else min(workers, tasks),
+            pinning="none",
+            max_useful=tasks,
+        )
+    except ValueError as error:
+        raise InputError(str(error)) from None
+    with contextlib.ExitStack() as stack:
+        fork_server = ForkServer(settings, subject.spec)
+        stack.callback(fork_server.close)
+        memory = Memory(settings, subject.spec, len(subject.filled.parameters))
+        memory.parameters[:] = subject.filled.parameters
+        memory.observation_mean[...] = subject.filled.observation_mean
+        memory.observation_scale[...] = subject.filled.observation_scale
+        memory.evaluation.fill(np.nan)
+        stack.enter_context(
+            progress("evaluating", total, lambda: int(np.isfinite(memory.evaluation[:, :, 0]).sum()), quiet)
+        )
+        pool = ProcessPool(settings, memory, fork_server, list(placement.worker_cpus), range(0), 0, _warn)
+        stack.callback(pool.close)
+        return ask(pool, memory, settings, parts=parts, iteration=0)
+
+
+def _warn(line: str) -> None:
+    print(f"warning: {line}", file=sys.stderr)
+
+
+def make_report(
+    subject: Subject, arguments: argparse.Namespace, episodes: dict[str, list[Played]]
+) -> dict[str, Any]:
+    """Nothing in it depends on the clock or the number of workers."""
+    env = subject.settings.env
+    both = "train" in episodes and "test" in episodes
+    return {
+        "version": VERSION,
+        "checkpoint": str(arguments.checkpoint),
+        "policy_sha256": subject.filled.policy_sha256,
+        "env_steps": subject.weights.env_steps,
+        "env_id": env.id,
+        "trained_on": subject.weights.settings.env.id,
+        "distribution_mode": env.distribution_mode if env_names.procgen_game(env.id) else None,
+        "policy": subject.settings.training.policy,
+        "kernels": subject.settings.training.kernels,
+        "seed": arguments.seed,
+        "deterministic": arguments.deterministic,
+        "num_episodes": arguments.num_episodes,
+        "max_steps": arguments.max_steps,
+        "levels": {part: part_report(played, env, part) for part, played in episodes.items()},
+        "gap": gap_report(episodes["train"], episodes["test"], env) if both else None,
+    }

@@ -1,0 +1,140 @@
+"""What `quick_test.py` does: try each part of the installation and say what was found."""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SHAPE = ["--num-envs", "16", "--n-steps", "16", "--batch-size", "64", "--total-timesteps", "512", "--quiet"]
+
+
+def _python() -> str:
+    if not (3, 10) <= sys.version_info[:2] <= (3, 12):
+        raise RuntimeError(f"Python {platform.python_version()}; expected 3.10 to 3.12")
+    return platform.python_version()
+
+
+def _machine() -> str:
+    from parallel_ppo.machine.resources import read_machine
+
+    return read_machine().summary()
+
+
+def _torch() -> str:
+    import torch
+
+    value = torch.nn.functional.conv2d(torch.ones(1, 3, 8, 8), torch.ones(4, 3, 3, 3)).sum().item()
+    if value != 27 * 4 * 36:
+        raise RuntimeError(f"a convolution gave {value}")
+    return f"{torch.__version__}, oneDNN {'on' if torch.backends.mkldnn.is_available() else 'off'}"
+
+
+def _numpy() -> str:
+    import numpy
+
+    if numpy.lib.NumpyVersion(numpy.__version__) >= "2.0.0":
+        raise RuntimeError(f"numpy {numpy.__version__}; Procgen needs a version below 2")
+    return numpy.__version__
+
+
+def _gymnasium() -> str:
+    import gymnasium
+
+    env = gymnasium.make("CartPole-v1")
+    env.reset(seed=0)
+    env.step(0)
+    env.close()
+    return f"{gymnasium.__version__}, CartPole-v1 steps"
+
+
+def _procgen() -> str:
+    import numpy as np
+
+    from parallel_ppo.envs.procgen import ProcgenSlice
+    from parallel_ppo.settings.schema import EnvSettings
+
+    env = ProcgenSlice(settings=EnvSettings(id="coinrun"), seed=0, first_env=0, num_envs=8)
+    env.reset()
+    began = time.perf_counter()
+    for _ in range(100):
+        env.step(np.zeros(8, np.float32))
+    rate = 800 / (time.perf_counter() - began)
+    env.close()
+    return f"coinrun, {rate:,.0f} steps/s on one core"
+
+
+def _shared_memory() -> str:
+    descriptor = os.memfd_create("quick_test")
+    os.ftruncate(descriptor, 1 << 20)
+    os.close(descriptor)
+    os.close(os.pidfd_open(os.getpid()))
+    return "memfd and pidfd work"
+
+
+def _train(script: str, folder: Path, *arguments: str) -> dict:
+    command = [sys.executable, str(ROOT / script), *SHAPE, *arguments, "--output-dir", str(folder)]
+    result = subprocess.run(command, capture_output=True, text=True)
+    if result.returncode:
+        raise RuntimeError((result.stderr or result.stdout).strip().splitlines()[-1])
+    return json.loads((folder / "summary.json").read_text())
+
+
+def _training() -> str:
+    with tempfile.TemporaryDirectory() as temporary:
+        arguments = ["--env", "coinrun", "--policy", "nature"]
+        parallel = _train(
+            "train_parallel_timed.py", Path(temporary, "parallel"), "--num-workers", "2", *arguments
+        )
+        sequential = _train("train_timed.py", Path(temporary, "sequential"), "--num-threads", "1", *arguments)
+    if parallel["policy_sha256"] != sequential["policy_sha256"]:
+        raise RuntimeError("2 workers and 1 thread learned different parameters")
+    return f"2 workers and 1 process learn the same bits ({parallel['policy_sha256'][:12]}...)"
+
+
+def _reports() -> str:
+    import matplotlib
+    import tensorboard
+
+    return f"tensorboard {tensorboard.__version__}, matplotlib {matplotlib.__version__}"
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "Python": _python,
+    "machine": _machine,
+    "numpy": _numpy,
+    "torch": _torch,
+    "Gymnasium": _gymnasium,
+    "Procgen": _procgen,
+    "shared memory": _shared_memory,
+    "reports": _reports,
+    "training": _training,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        description="Check the installation part by part.", epilog="example: python quick_test.py"
+    )
+    parser.parse_args(argv)
+    failures = 0
+    for name, part in PARTS.items():
+        began = time.perf_counter()
+        try:
+            mark, found = "✓", part()
+        except Exception as error:
+            mark, found = "✗", f"{type(error).__name__}: {' '.join(str(error).split())}"
+            failures += 1
+        print(f"{mark} {name:<14} {found}  ({time.perf_counter() - began:.1f} s)", flush=True)
+    print(
+        "everything works"
+        if not failures
+        else f"{failures} of {len(PARTS)} parts failed; run ./setup.sh again or see README.md"
+    )
+    return 1 if failures else 0

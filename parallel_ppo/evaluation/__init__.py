@@ -1,0 +1,1 @@
+"""Policies loaded, played, filmed and scored outside their run."""

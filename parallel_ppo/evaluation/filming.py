@@ -1,0 +1,150 @@
+"""A policy filmed while it plays: the first episodes that `evaluate.py` plays with the same seed."""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+
+from parallel_ppo.envs.build import make_slice
+from parallel_ppo.envs.contract import SliceEnv
+from parallel_ppo.evaluation import video
+from parallel_ppo.evaluation.loaded_policy import Subject, progress
+from parallel_ppo.exits import InputError
+from parallel_ppo.policies.policy import Policy, bind
+from parallel_ppo.settings import env_names
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.workers.playing import SLOTS, Moment, Played, part_settings, play
+
+PROCGEN_FPS = 15  # its own speed for people
+OTHER_FPS = 30  # of environments that do not name theirs
+
+
+class Camera(NamedTuple):
+    """A policy in environments that can be seen."""
+
+    settings: Settings
+    env: SliceEnv
+    policy: Policy
+    prepare: Callable[[torch.Tensor], torch.Tensor]
+    columns: int
+    quota: np.ndarray  # episodes of each slot
+    fps: int
+
+
+def check_camera(
+    subject: Subject, part: str, *, grid: tuple[int, int] = (2, 2), episodes: int = 1, fps: int | None = None
+) -> Camera:
+    """Everything that could be wrong with rendering is found out here."""
+    torch.set_num_threads(1)  # as in a worker: the same arithmetic, the same episodes
+    columns, rows = grid
+    num_envs = max(SLOTS, columns * rows)
+    settings = part_settings(subject.settings, part, 0, num_envs)
+    policy = Policy(settings, subject.spec)
+    bind(policy, torch.from_numpy(subject.filled.parameters))
+    mean, scale = (
+        torch.from_numpy(values)
+        for values in (subject.filled.observation_mean, subject.filled.observation_scale)
+    )
+    clip = settings.training.observation_clip
+    quota = np.where(np.arange(num_envs) < columns * rows, episodes, 0)
+    own_fps = _check_picture(settings)
+    env = make_slice(settings, 0, num_views=columns * rows)
+    return Camera(
+        settings,
+        env,
+        policy,
+        lambda rows: policy.prepare(rows, mean, scale, clip),
+        columns,
+        quota,
+        fps or own_fps,
+    )
+
+
+def _check_picture(settings: Settings) -> int:
+    """Its pictures a second. Tried on an environment of its own, because a reset would change the episodes."""
+    if env_names.procgen_game(settings.env.id) is not None:
+        return PROCGEN_FPS
+    from parallel_ppo.envs.gymnasium import make
+
+    problem = ""
+    env = make(settings.env)
+    try:
+        if "rgb_array" not in env.metadata.get("render_modes", []):
+            known = ", ".join(map(str, env.metadata.get("render_modes", []))) or "none"
+            problem = f"it has no render mode 'rgb_array' (it has: {known})"
+        else:
+            env.close()
+            env = make(settings.env, "rgb_array")
+            env.reset(seed=0)
+            picture = np.asarray(env.render())
+            if picture.ndim != 3 or picture.shape[2] not in (3, 4) or picture.dtype != np.uint8:
+                problem = f"its picture is {picture.dtype} of shape {picture.shape}; expected uint8, height x width x 3"
+    except InputError:
+        raise
+    except Exception as error:
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    finally:
+        env.close()
+    if problem:
+        raise InputError(f"{settings.env.id} cannot be rendered: {problem}")
+    return int(env.metadata.get("render_fps") or OTHER_FPS)
+
+
+# --- filming --------------------------------------------------------------------------------------------------------------
+
+
+def film(camera: Camera, finished: list[Played]) -> Iterator[Image.Image]:
+    """A picture for every step. Finished episodes are appended to `finished`."""
+    moments = play(
+        camera.env, camera.settings, 0, policy=camera.policy, prepare=camera.prepare, quota=camera.quota
+    )
+    next(moments)
+    views = camera.env.views()
+    tiles, levels = [video.Tile(view.picture) for view in views], [view.level_seed for view in views]
+    for index, tile in enumerate(tiles):
+        tile.caption = _caption(0.0, 0, levels[index])
+    yield video.compose(tiles, camera.columns)
+    for moment in moments:
+        finished += moment.ended.values()
+        _advance(tiles, levels, moment, camera.env)
+        yield video.compose(tiles, camera.columns)
+
+
+def _advance(tiles: list[video.Tile], levels: list[int | None], moment: Moment, env: SliceEnv) -> None:
+    """An environment that ended shows its next episode already: its tile keeps the last picture, with the final return."""
+    for index, (tile, view) in enumerate(zip(tiles, env.views(), strict=True)):
+        if tile.is_over:
+            continue
+        if index in moment.ended:
+            tile.is_over = not moment.playing[index]
+        else:
+            tile.show(view.picture)
+            levels[index] = view.level_seed
+        tile.caption = _caption(moment.episode_return[index], int(moment.length[index]), levels[index])
+
+
+def _caption(episode_return: float, length: int, level: int | None) -> str:
+    return f"return {episode_return:.4g}   step {length}" + ("" if level is None else f"   level {level}")
+
+
+def record(camera: Camera, files: Path | Sequence[Path], *, quiet: bool) -> list[Played]:
+    """Writes the files (`stem`.mp4 and `stem`.gif when given a name without an ending)."""
+    paths = (
+        [files.with_name(f"{files.name}{suffix}") for suffix in (".mp4", ".gif")]
+        if isinstance(files, Path)
+        else list(files)
+    )
+    finished: list[Played] = []
+    total = int(camera.quota.sum())
+    try:
+        with progress("recording episodes", total, lambda: len(finished), quiet):
+            frames = video.write(film(camera, finished), paths, camera.fps)
+    finally:
+        camera.env.close()
+    if not quiet:
+        returns = ", ".join(f"{episode.episode_return:g}" for episode in finished)
+        print(f"returns {returns}; {frames} frames in {' and '.join(map(str, paths))}")
+    return finished

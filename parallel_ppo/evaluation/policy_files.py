@@ -1,0 +1,233 @@
+"""The weights of a policy, found and loaded for use outside their run. Loading executes nothing, and nothing is taken on trust:
+names, shapes and types must be those of the network that the file's own settings describe.
+"""
+
+import hmac
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from parallel_ppo.algorithms.normalisers import EPSILON
+from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.exits import InputError
+from parallel_ppo.policies.policy import Policy, num_flat, sha256, views
+from parallel_ppo.settings import env_names
+from parallel_ppo.settings.layers import load_settings
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.storage.files import Damaged, read_regular
+from parallel_ppo.storage.run_directory import RunDirectory
+from parallel_ppo.storage.user_key import signature
+from parallel_ppo.training import checkpoint
+from parallel_ppo.training.checkpoint import POLICY
+
+FORMAT = "parallel_ppo policy 1"
+PICKLES = (".pt", ".pth", ".pkl", ".ckpt")
+MAX_BYTES = 1 << 32
+NORMALISER = ("count", "mean", "squares")
+
+
+class Weights(NamedTuple):
+    """A file that was read and whose description makes sense; the arrays are checked by `fill`."""
+
+    path: Path
+    settings: Settings
+    spec: EnvSpec
+    env_steps: int
+    arrays: dict[str, np.ndarray]
+
+
+class Filled(NamedTuple):
+    """Checked weights in the places where a policy reads them."""
+
+    parameters: np.ndarray  # flat, see policy.views
+    observation_mean: np.ndarray
+    observation_scale: np.ndarray
+    policy_sha256: str
+
+
+# --- finding --------------------------------------------------------------------------------------------------------------
+
+
+def candidates(path: Path) -> tuple[list[Path], str | None]:
+    """Files to try in order of preference, and a line for the user when the name was not taken literally."""
+    if path.suffix in PICKLES:
+        beside = path.with_suffix(".safetensors")
+        if beside.is_file():
+            return [beside], f"{path}: weights are kept as safetensors; using {beside}"
+        if path.is_file():
+            raise InputError(
+                f"{path}: looks like a pickle, which could execute anything when loaded; expected a .safetensors file"
+            )
+    if path.is_dir():
+        return _in_directory(path), None
+    if not path.exists():
+        raise InputError(
+            f"{path}: no such file or directory; expected weights (.safetensors) or the directory of a run"
+        )
+    return [path], None
+
+
+def _in_directory(path: Path) -> list[Path]:
+    """`latest` is where the run stands; older checkpoints follow, then final weights that were kept alone."""
+    if (path / POLICY).is_file():
+        return [path / POLICY]
+    where = path
+    if (path / "config.yaml").is_file():
+        where = RunDirectory.existing(path).checkpoints
+    elif (path / "checkpoints").is_dir():
+        where = path / "checkpoints"
+    latest = [where / "latest"] if (where / "latest" / POLICY).is_file() else []
+    older = [step for step in checkpoint.steps(where) if not latest or step != latest[0].resolve()]
+    found = [step / POLICY for step in [*latest, *older]] + sorted(where.glob("*_final.safetensors"))
+    if not found:
+        raise InputError(
+            f"{path}: holds no weights; expected the directory of a run, its checkpoints, or one checkpoint with {POLICY}"
+        )
+    return [file.resolve() for file in found]
+
+
+def run_root(path: Path) -> Path:
+    """Where results about these weights belong: their run directory, or the folder that holds the file."""
+    folder = path.parent.parent if path.name == POLICY else path.parent
+    return folder.parent if folder.name == "checkpoints" else folder
+
+
+# --- reading --------------------------------------------------------------------------------------------------------------
+
+
+def load(path: Path, *, trust: bool = False) -> tuple[Weights, list[str]]:
+    """The first candidate that is whole, and lines the user should see about how it was chosen."""
+    files, note = candidates(path)
+    lines = [note] if note else []
+    problems: list[str] = []
+    for file in files:
+        try:
+            weights = read(file, trust=trust)
+            return weights, lines + [f"{problem}; {file} is used instead" for problem in problems]
+        except Damaged as problem:
+            problems.append(str(problem))
+    raise InputError(problems[0])
+
+
+def read(file: Path, *, trust: bool = False) -> Weights:
+    """Damaged: this file cannot be used. InputError: it can, but not without the user."""
+    data = _read_bytes(file)
+    arrays = checkpoint.parse_arrays(data, str(file))
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    metadata = header.get("__metadata__") or {}
+    if metadata.get("format") != FORMAT:
+        found = (
+            f"its format is {metadata['format']!r}" if "format" in metadata else "it does not say what it is"
+        )
+        raise Damaged(f"{file}: holds no policy of this program ({found}; expected {FORMAT!r})")
+    _check_origin(file, metadata, trust)
+    try:
+        described = json.loads(metadata["settings"])
+        settings = load_settings(file=None, flags={}, base=described)
+        spec = _spec(json.loads(metadata["spec"]))
+        env_steps = int(metadata["env_steps"])
+    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise Damaged(f"{file}: its description cannot be read ({type(error).__name__})") from None
+    except InputError as error:
+        raise InputError(f"{file}: its settings do not fit this program: {error}") from None
+    return Weights(file, settings, spec, env_steps, arrays)
+
+
+def _read_bytes(file: Path) -> bytes:
+    if file.name == POLICY and file.with_name(checkpoint.MANIFEST).is_file():
+        return checkpoint.read_policy(file.parent, MAX_BYTES)
+    return read_regular(file, MAX_BYTES)
+
+
+def _check_origin(file: Path, metadata: dict[str, str], trust: bool) -> None:
+    """Settings may name code to import (a module before the id, wrappers): only this user's own weights may do that unasked."""
+    try:
+        env = json.loads(metadata["settings"])["env"]
+        foreign = ":" in env["id"] and env_names.procgen_game(env["id"]) is None
+        imports = [env["id"]] if foreign else []
+        imports += [
+            entry if isinstance(entry, str) else next(iter(entry)) for entry in env.get("wrappers", [])
+        ]
+    except (KeyError, ValueError, TypeError, AttributeError, StopIteration, RecursionError) as error:
+        raise Damaged(f"{file}: its settings cannot be read ({type(error).__name__})") from None
+    own_signature, given = signature(metadata["settings"].encode()), metadata.get("signature", "")
+    own = own_signature is not None and hmac.compare_digest(own_signature.encode(), given.encode())
+    if imports and not (own or trust):
+        raise InputError(
+            f"{file}: was not written by this user and asks to import {imports[0]!r}; use --trust-checkpoint if you know where it comes from"
+        )
+
+
+def _spec(values: Any) -> EnvSpec:
+    spec = EnvSpec.from_json(values)
+    numbers = [*spec.observation_shape, *spec.action.sizes]
+    if not all(type(number) is int and 0 < number < 1 << 24 for number in numbers):
+        raise ValueError("impossible shapes")
+    return spec
+
+
+# --- checking -------------------------------------------------------------------------------------------------------------
+
+
+def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:
+    """Puts the arrays where a policy for `spec` reads them; the first misfit is one line."""
+    file, arrays = weights.path, weights.arrays
+    if _interface(spec) != _interface(weights.spec):
+        raise InputError(
+            f"{file}: its policy reads {_words(weights.spec)}, {settings.env.id} has {_words(spec)}; give an --env that fits"
+        )
+    with torch.device("meta"):  # the size of the network is known before memory is spent on it
+        policy = Policy(settings.changed("training", kernels="torch"), spec)
+    expected = {name: tuple(parameter.shape) for name, parameter in policy.named_parameters()}
+    normaliser = {}
+    if settings.training.normalize_observations:
+        shapes = {"count": (), "mean": spec.vector_shape, "squares": spec.vector_shape}
+        normaliser = {f"observations.{key}": shapes[key] for key in NORMALISER}
+    _compare(file, arrays, expected, np.float32)
+    _compare(file, arrays, normaliser, np.float64)
+    for name in arrays:
+        if name not in expected and name not in normaliser:
+            raise InputError(f"{file}: holds {name}, which its network does not have")
+    flat = torch.zeros(num_flat(policy))
+    for name, view in views(policy, flat).items():
+        view.copy_(torch.from_numpy(arrays[name]))
+    mean, scale = _normaliser(arrays, spec) if normaliser else (np.float32(0), np.float32(1))
+    return Filled(flat.numpy(), np.asarray(mean), np.asarray(scale), sha256(policy, flat))
+
+
+def _interface(spec: EnvSpec) -> tuple:
+    """What a network sees of its environment."""
+    return spec.observation_shape, spec.observation_dtype, spec.parts, spec.action.kind, spec.action.sizes
+
+
+def _words(spec: EnvSpec) -> str:
+    shape = " x ".join(map(str, spec.observation_shape))
+    sizes = "+".join(map(str, spec.action.sizes))
+    return f"{shape} {spec.observation_dtype} observations and {spec.action.kind} actions ({sizes})"
+
+
+def _compare(
+    file: Path, arrays: dict[str, np.ndarray], expected: dict[str, tuple[int, ...]], dtype: type
+) -> None:
+    for name, shape in expected.items():
+        array = arrays.get(name)
+        if array is None:
+            raise InputError(f"{file}: has no {name}, which its network needs")
+        if array.shape != shape or array.dtype != dtype:
+            raise InputError(
+                f"{file}: {name} is {array.dtype} of shape {array.shape}; its network needs {np.dtype(dtype)} of shape {shape}"
+            )
+        if not np.isfinite(array).all():
+            raise InputError(f"{file}: {name} holds a NaN or infinity; the policy cannot be used")
+
+
+def _normaliser(arrays: dict[str, np.ndarray], spec: EnvSpec) -> tuple[np.ndarray, np.ndarray]:
+    """As the run would publish it (see TrainingState.publish_observation_scale), frozen."""
+    count, mean, squares = (arrays[f"observations.{key}"] for key in NORMALISER)
+    if not count > 0:
+        return np.zeros(spec.vector_shape, np.float32), np.ones(spec.vector_shape, np.float32)
+    variance = squares / max(float(count), 1.0)
+    return mean.astype(np.float32), (1 / np.sqrt(np.maximum(variance, 0) + EPSILON)).astype(np.float32)

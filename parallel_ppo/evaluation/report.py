@@ -1,0 +1,156 @@
+"""What an evaluation says: estimates with intervals, as a table and as JSON. The same episodes always give the same report."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from parallel_ppo.reports import statistics
+from parallel_ppo.reports.procgen_scores import normalised_score
+from parallel_ppo.reports.statistics import Estimate
+from parallel_ppo.settings.schema import EnvSettings
+from parallel_ppo.workers.playing import Played, level_range
+
+Report = dict[str, Any]
+
+
+def part_report(episodes: Sequence[Played], env: EnvSettings, part: str) -> Report:
+    returns = np.array([episode.episode_return for episode in episodes])
+    lengths = np.array([episode.length for episode in episodes])
+    solved = np.array([episode.complete for episode in episodes])
+    mean = statistics.bootstrap(returns)
+    first, number = level_range(env, part)
+    return {
+        "first_level": first if number else None,
+        "num_levels": number or None,
+        "return": {
+            "mean": _plain(mean),
+            "median": _plain(statistics.bootstrap(returns, _median)),
+            "iqm": _plain(statistics.bootstrap(returns, statistics.iqm)),
+            "min": float(returns.min()),
+            "max": float(returns.max()),
+        },
+        "length": {
+            "mean": _plain(statistics.bootstrap(lengths)),
+            "median": float(np.median(lengths)),
+            "min": int(lengths.min()),
+            "max": int(lengths.max()),
+        },
+        "success_rate": _plain(statistics.bootstrap(solved)) if np.isfinite(solved).any() else None,
+        "normalised_score": _normalised(mean, env),
+        "unfinished": int(sum(episode.cut for episode in episodes)),
+        "episodes": [_episode(episode) for episode in episodes],
+    }
+
+
+def gap_report(train: Sequence[Played], test: Sequence[Played], env: EnvSettings) -> Report:
+    """What the policy loses on levels it never saw: train minus test."""
+    returns = [np.array([episode.episode_return for episode in part]) for part in (train, test)]
+    solved = [np.array([episode.complete for episode in part]) for part in (train, test)]
+    gap = difference(*returns)
+    known = all(np.isfinite(values).all() for values in solved)
+    zero = normalised_score(env.id, 0.0, distribution_mode=env.distribution_mode)
+    scaled = None
+    if zero is not None:
+        width = 1 / (_score(1.0, env) - zero)
+        scaled = _plain(Estimate(*(value / width for value in (gap.value, gap.low, gap.high))))
+    return {
+        "return": _plain(gap),
+        "success_rate": _plain(difference(*solved)) if known else None,
+        "normalised_score": scaled,
+    }
+
+
+def difference(above: np.ndarray, below: np.ndarray, *, seed: int = 0) -> Estimate:
+    """Difference of two means; both are resampled independently."""
+    value = float(above.mean() - below.mean())
+    if min(len(above), len(below)) < 2:
+        return Estimate(value)
+    draws = np.random.default_rng(seed)
+    samples = [
+        values[draws.integers(0, len(values), size=(statistics.RESAMPLES, len(values)))].mean(axis=1)
+        for values in (above, below)
+    ]
+    return Estimate(value, *statistics.interval(samples[0] - samples[1]))
+
+
+def _median(values: np.ndarray) -> float:
+    return float(np.median(values))
+
+
+def _score(value: float, env: EnvSettings) -> float:
+    score = normalised_score(env.id, value, distribution_mode=env.distribution_mode)
+    assert score is not None
+    return score
+
+
+def _normalised(mean: Estimate, env: EnvSettings) -> Report | None:
+    if normalised_score(env.id, mean.value, distribution_mode=env.distribution_mode) is None:
+        return None
+    return _plain(Estimate(*(_score(value, env) for value in (mean.value, mean.low, mean.high))))
+
+
+def _plain(estimate: Estimate) -> Report:
+    """JSON knows no NaN."""
+    return {name: None if math.isnan(value) else value for name, value in vars(estimate).items()}
+
+
+def _episode(episode: Played) -> Report:
+    return {
+        "return": episode.episode_return,
+        "length": int(episode.length),
+        "level_seed": None if math.isnan(episode.level_seed) else int(episode.level_seed),
+        "success": None if math.isnan(episode.complete) else bool(episode.complete),
+    }
+
+
+# --- the table ------------------------------------------------------------------------------------------------------------
+
+
+def table(report: Report) -> Table:
+    parts: dict[str, Report] = report["levels"]
+    grid = Table(box=None, pad_edge=False, header_style="bold")
+    grid.add_column("")
+    for part in parts:
+        grid.add_column(part, justify="right")
+    if report["gap"] is not None:
+        grid.add_column("gap", justify="right")
+    rows = [
+        ("return, mean", lambda part: _text(part["return"]["mean"]), "return", ".2f"),
+        ("return, median", lambda part: _text(part["return"]["median"]), None, ""),
+        ("return, IQM", lambda part: _text(part["return"]["iqm"]), None, ""),
+        ("normalised score", lambda part: _text(part["normalised_score"], ".3f"), "normalised_score", ".3f"),
+        ("success rate", lambda part: _text(part["success_rate"], ".0%"), "success_rate", ".0%"),
+        ("length, mean", lambda part: _text(part["length"]["mean"], ".0f"), None, ""),
+        ("length, range", lambda part: f"{part['length']['min']} - {part['length']['max']}", None, ""),
+        ("unfinished", lambda part: str(part["unfinished"]) if part["unfinished"] else "", None, ""),
+        ("levels", _levels, None, ""),
+    ]
+    for name, cell, key, pattern in rows:
+        cells = [cell(part) for part in parts.values()]
+        if not any(cells):
+            continue
+        if report["gap"] is not None:
+            cells.append(_text(report["gap"][key], pattern) if key else "")
+        grid.add_row(name, *cells)
+    return grid
+
+
+def _levels(part: Report) -> str:
+    if part["num_levels"] is None:
+        return "all" if part["episodes"][0]["level_seed"] is not None else ""
+    last = part["first_level"] + part["num_levels"] - 1
+    return f"{part['first_level']} - {'' if last >= 2**31 - 2 else last}".rstrip(" -") + (
+        " and up" if last >= 2**31 - 2 else ""
+    )
+
+
+def _text(estimate: Report | None, pattern: str = ".2f") -> str:
+    if estimate is None:
+        return ""
+    value = format(estimate["value"], pattern)
+    if estimate["low"] is None:
+        return value
+    return f"{value} [{format(estimate['low'], pattern)}, {format(estimate['high'], pattern)}]"

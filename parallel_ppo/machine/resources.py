@@ -1,0 +1,305 @@
+"""What this process may really use of its machine: cores, CPU time, memory, descriptors.
+
+Reads procfs, sysfs and cgroupfs below a `root`, so that recorded trees of other machines can be read too. Imports
+neither torch nor numpy: it must be able to run before them (see `placement.set_thread_variables`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from parallel_ppo.machine import cgroup
+from parallel_ppo.machine.cgroup import read_number, read_text
+
+GIB = 1 << 30
+EFFICIENCY_BELOW = (
+    0.8  # of the strongest core; turbo bins of equal cores differ by a few percent, kinds by 25% or more
+)
+MAX_CPU = 1 << 16
+
+
+@dataclass(frozen=True)
+class Core:
+    """One logical CPU the process may run on."""
+
+    cpu: int
+    """The kernel's number, as `taskset` takes it."""
+    core_id: int
+    """The physical core inside its package; SMT siblings share it."""
+    package: int
+    numa_node: int
+    is_performance: bool
+    """False for the efficiency cores of a hybrid machine."""
+    smt_thread: int
+    """0 for the first usable hardware thread of a physical core, 1 for its sibling."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    cores: tuple[Core, ...]
+    """The usable logical CPUs (affinity and cpuset applied), by number."""
+    num_online: int
+    """All logical CPUs of the host that are on, usable or not."""
+    cpu_quota: float | None
+    """Cores' worth of CPU time the cgroup grants; None without a limit."""
+    cpu_model: str
+    l2_bytes: int | None
+    """Size of one instance, seen from the first usable core."""
+    l3_bytes: int | None
+    memory_bytes: int
+    """What can still be allocated: the kernel's MemAvailable or what is left of the cgroup limit, the smaller."""
+    memory_limit_bytes: int
+    """What the process could ever have: physical memory or the cgroup limit, the smaller."""
+    shm_bytes: int
+    """Size of /dev/shm, 0 without one. For information: our own shared memory (memfd) does not count against it."""
+    max_descriptors: int | None
+    """RLIMIT_NOFILE, soft; None when unlimited."""
+    max_locked_bytes: int | None
+    """RLIMIT_MEMLOCK, soft; None when unlimited."""
+
+    @property
+    def cpus(self) -> tuple[int, ...]:
+        return tuple(core.cpu for core in self.cores)
+
+    @property
+    def num_physical_cores(self) -> int:
+        return sum(core.smt_thread == 0 for core in self.cores)
+
+    @property
+    def numa_nodes(self) -> tuple[int, ...]:
+        return tuple(sorted({core.numa_node for core in self.cores}))
+
+    @property
+    def is_hybrid(self) -> bool:
+        return len({core.is_performance for core in self.cores}) == 2
+
+    def summary(self) -> str:
+        """One line for logs and tables: `16 cores x 2 threads, 2 NUMA nodes, quota 3`."""
+        physical = [core for core in self.cores if core.smt_thread == 0]
+        if self.is_hybrid:
+            num_performance = sum(core.is_performance for core in physical)
+            parts = [f"{num_performance} performance + {len(physical) - num_performance} efficiency cores"]
+        else:
+            parts = [count(len(physical), "physical core")]
+        parts.append(f"{count(len(self.cores), 'usable CPU')} of {self.num_online}")
+        parts.append(count(len(self.numa_nodes), "NUMA node"))
+        if self.cpu_quota is not None:
+            parts.append(f"cgroup quota {self.cpu_quota:g} cores")
+        return ", ".join(parts)
+
+    def as_dict(self) -> dict[str, object]:
+        return asdict(self)
+
+
+def read_machine(root: Path = Path("/")) -> Machine:
+    cpus = _usable_cpus(root)
+    total, available = _memory(root)
+    limit, left = cgroup.memory_limit(root), cgroup.memory_left(root)
+    return Machine(
+        cores=_read_cores(root, cpus),
+        num_online=len(_online_cpus(root)) or len(cpus),
+        cpu_quota=cgroup.cpu_quota(root),
+        cpu_model=_cpu_model(root),
+        l2_bytes=_cache_bytes(root, cpus[0], level=2),
+        l3_bytes=_cache_bytes(root, cpus[0], level=3),
+        memory_bytes=available if left is None else min(available, left),
+        memory_limit_bytes=total if limit is None else min(total, limit),
+        shm_bytes=_shm_bytes(root, total),
+        max_descriptors=_resource_limit(root, "Max open files"),
+        max_locked_bytes=_resource_limit(root, "Max locked memory"),
+    )
+
+
+def parse_cpu_list(text: str) -> tuple[int, ...]:
+    """`"0-3,8"` -> (0, 1, 2, 3, 8), the kernel's and taskset's notation; ValueError when it is not one."""
+    cpus: list[int] = []
+    for part in filter(None, text.strip().split(",")):
+        match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if last < first or last >= MAX_CPU:
+            raise ValueError(f"{part.strip()!r} is not a CPU or a range of CPUs: write it like 0-3,8")
+        cpus.extend(range(first, last + 1))
+    return tuple(cpus)
+
+
+def format_cpu_list(cpus: Iterable[int]) -> str:
+    """(0, 1, 2, 3, 8) -> `"0-3,8"`."""
+    runs: list[list[int]] = []
+    for cpu in sorted(set(cpus)):
+        if runs and cpu == runs[-1][-1] + 1:
+            runs[-1][1:] = [cpu]
+        else:
+            runs.append([cpu])
+    return ",".join("-".join(map(str, run)) for run in runs)
+
+
+DESCRIPTION_HELP = (
+    "write the cores as 64, 2x32 (packages x cores) or 4P+8E (performance + efficiency), then any of: "
+    "smt (two threads per core), numaN (N nodes; else one per package), quotaX (cgroup CPU limit), "
+    "cpusLIST (affinity, like cpus0-3,8); for example '2x32 smt numa2'"
+)
+
+
+def describe(text: str) -> Machine:
+    """A machine from words, to plan for one that is not at hand; the grammar is `DESCRIPTION_HELP`.
+
+    CPUs are numbered as Linux usually does: first threads of all cores, then their siblings; on hybrid machines
+    (where only performance cores have siblings) the siblings follow each other. Memory is 4 GiB per core.
+    """
+    shape, *words = text.split() or [""]
+    match = re.fullmatch(r"(?:(\d+)x)?(\d+)|(\d+)P\+(\d+)E", shape)
+    if not match:
+        raise ValueError(f"cannot read the cores of {text!r}: {DESCRIPTION_HELP}")
+    num_packages = int(match[1] or 1)
+    num_performance, num_efficiency = (
+        (int(match[3]), int(match[4])) if match[3] else (num_packages * int(match[2]), 0)
+    )
+    num_cores = num_performance + num_efficiency
+    options = dict(_read_word(word, text) for word in words)
+    num_nodes = int(options.get("numa", num_packages))
+    if not (0 < num_cores <= 4096 and num_packages and 0 < num_nodes <= num_cores):
+        raise ValueError(f"{text!r} has no cores, more than 4096, or more NUMA nodes than cores")
+
+    num_threads = 2 if "smt" in options else 1
+    cores = []
+    for index in range(num_cores):
+        is_performance = index < num_performance
+        for thread in range(num_threads if is_performance else 1):
+            if not num_efficiency:
+                cpu = index + thread * num_cores
+            elif is_performance:
+                cpu = index * num_threads + thread
+            else:
+                cpu = index + num_performance * (num_threads - 1)
+            package, node = index * num_packages // num_cores, index * num_nodes // num_cores
+            cores.append(Core(cpu, index, package, node, is_performance, thread))
+    usable = parse_cpu_list(options["cpus"]) if "cpus" in options else range(len(cores))
+    kept = _number_threads(core for core in cores if core.cpu in set(usable))
+    if not kept:
+        raise ValueError(f"{text!r} leaves no CPU: the machine has CPUs 0-{len(cores) - 1}")
+    return Machine(
+        cores=kept,
+        num_online=len(cores),
+        cpu_quota=float(options["quota"]) if "quota" in options else None,
+        cpu_model=f"described as {text!r}",
+        l2_bytes=None,
+        l3_bytes=None,
+        memory_bytes=4 * GIB * num_cores,
+        memory_limit_bytes=4 * GIB * num_cores,
+        shm_bytes=2 * GIB * num_cores,
+        max_descriptors=None,
+        max_locked_bytes=None,
+    )
+
+
+def _read_word(word: str, text: str) -> tuple[str, str]:
+    match = re.fullmatch(r"(smt)()|(?:(numa)([1-9]\d*))|(?:(quota)(\d*\.?\d+))|(?:(cpus)([\d,-]+))", word)
+    if not match:
+        raise ValueError(f"cannot read {word!r} in {text!r}: {DESCRIPTION_HELP}")
+    name, value = (group for group in match.groups() if group is not None)
+    if name == "quota" and float(value) <= 0:
+        raise ValueError(f"the quota in {text!r} must be above 0")
+    return name, value
+
+
+def _online_cpus(root: Path) -> tuple[int, ...]:
+    return parse_cpu_list(read_text(root / "sys/devices/system/cpu/online") or "")
+
+
+def _usable_cpus(root: Path) -> tuple[int, ...]:
+    """Affinity (taskset and cpusets both show in it) without CPUs that are switched off."""
+    match = re.search(
+        r"^Cpus_allowed_list:\s*(\S+)", read_text(root / "proc/self/status") or "", re.MULTILINE
+    )
+    allowed = parse_cpu_list(match[1]) if match else tuple(sorted(os.sched_getaffinity(0)))
+    online = set(_online_cpus(root))
+    return tuple(cpu for cpu in allowed if cpu in online) or allowed
+
+
+def _read_cores(root: Path, cpus: tuple[int, ...]) -> tuple[Core, ...]:
+    node_of = {cpu: node for node, node_cpus in _nodes(root) for cpu in node_cpus}
+    performance = _performance_cpus(root, cpus)
+    cores = []
+    for cpu in cpus:
+        topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
+        siblings = parse_cpu_list(read_text(topology / "thread_siblings_list") or str(cpu))
+        # core_id repeats across dies and clusters on some machines; the lowest sibling never does.
+        core_id, package = min(siblings), max(0, read_number(topology / "physical_package_id") or 0)
+        cores.append(Core(cpu, core_id, package, node_of.get(cpu, 0), cpu in performance, 0))
+    return _number_threads(cores)
+
+
+def _number_threads(cores: Iterable[Core]) -> tuple[Core, ...]:
+    """Count each physical core's threads among the usable ones only: a lone sibling is a whole core to us."""
+    seen: dict[tuple[int, int], int] = {}
+    numbered = []
+    for core in sorted(cores, key=lambda core: core.cpu):
+        key = (core.package, core.core_id)
+        numbered.append(replace(core, smt_thread=seen.get(key, 0)))
+        seen[key] = seen.get(key, 0) + 1
+    return tuple(numbered)
+
+
+def _nodes(root: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
+    for path in (root / "sys/devices/system/node").glob("node[0-9]*"):
+        yield int(path.name[4:]), parse_cpu_list(read_text(path / "cpulist") or "")
+
+
+def _performance_cpus(root: Path, cpus: tuple[int, ...]) -> set[int]:
+    """All of them unless the kernel shows two kinds: by Intel's device lists, by capacity, or by top frequency."""
+    efficiency = set(parse_cpu_list(read_text(root / "sys/devices/cpu_atom/cpus") or ""))
+    if efficiency:
+        return set(cpus) - efficiency or set(cpus)
+    for name in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
+        strength = {cpu: read_number(root / f"sys/devices/system/cpu/cpu{cpu}/{name}") or 0 for cpu in cpus}
+        strongest = max(strength.values())
+        strong = {cpu for cpu in cpus if strength[cpu] >= EFFICIENCY_BELOW * strongest}
+        if min(strength.values()) > 0 and len(strong) < len(cpus):
+            return strong
+    return set(cpus)
+
+
+def _cpu_model(root: Path) -> str:
+    cpuinfo = read_text(root / "proc/cpuinfo") or ""
+    match = re.search(r"^(?:model name|Model|cpu model|Processor)\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return match[1].strip() if match else f"unknown {os.uname().machine} CPU"
+
+
+def _cache_bytes(root: Path, cpu: int, *, level: int) -> int | None:
+    for index in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
+        match = re.fullmatch(r"(\d+)([KMG]?)", read_text(index / "size") or "")
+        if match and read_number(index / "level") == level and read_text(index / "type") != "Instruction":
+            return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+    return None
+
+
+def _memory(root: Path) -> tuple[int, int]:
+    """(total, available) bytes of the host."""
+    found = re.findall(r"^(\w+):\s+(\d+) kB", read_text(root / "proc/meminfo") or "", re.MULTILINE)
+    fields = {name: int(kilobytes) << 10 for name, kilobytes in found}
+    return fields.get("MemTotal", 0), fields.get("MemAvailable", fields.get("MemFree", 0))
+
+
+def _shm_bytes(root: Path, total_bytes: int) -> int:
+    """From the mount options; tmpfs without a size takes half of the memory."""
+    size = 0
+    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
+        if line.split()[4] == "/dev/shm":
+            match = re.search(r"\bsize=(\d+)([kmg]?)", line)
+            size = (
+                int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]] if match else total_bytes // 2
+            )
+    return size
+
+
+def _resource_limit(root: Path, name: str) -> int | None:
+    match = re.search(rf"^{name}\s+(\d+)", read_text(root / "proc/self/limits") or "", re.MULTILINE)
+    return int(match[1]) if match else None
+
+
+def count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,1 @@
+"""What is measured, and where it is written and shown."""

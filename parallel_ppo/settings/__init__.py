@@ -1,0 +1,1 @@
+"""What can be set, from YAML and flags; names of environments."""

@@ -1,0 +1,202 @@
+"""A run directory: made, locked, described. See docs/architecture.md for what it holds."""
+
+import datetime
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from parallel_ppo.exits import InputError, StorageError
+from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
+from parallel_ppo.version import VERSION
+
+MARKS = ("run.json", "config.yaml", "metrics.jsonl", "episodes.jsonl", "summary.json")
+OWNER = ".belongs-to"  # in checkpoints that lie elsewhere: the run they belong to
+MAX_RUN_JSON = 1 << 24
+
+
+class RunDirectory:
+    def __init__(self, root: Path, checkpoints: Path, is_new: bool) -> None:
+        self.root, self.checkpoints, self.is_new = root, checkpoints, is_new
+        self.lock: int | None = None
+
+    @classmethod
+    def new(cls, root: Path | None, kind: str, checkpoints: Path | None) -> "RunDirectory":
+        """An empty place for a run. None given: the next free runs/<kind>-N."""
+        if root is None:
+            number = 1
+            while Path(f"runs/{kind}-{number}").exists():
+                number += 1
+            root = Path(f"runs/{kind}-{number}")
+        directory = cls(root, checkpoints or root / "checkpoints", True)
+        directory._check_unused()
+        if any(directory.checkpoints.glob("step_*")):
+            raise InputError(
+                f"{directory.checkpoints}: holds checkpoints of another run; give another directory"
+            )
+        for path in (root, directory.checkpoints):
+            _check_writable(path)
+        return directory
+
+    @classmethod
+    def existing(cls, root: Path) -> "RunDirectory":
+        if not (root / "config.yaml").is_file():
+            raise InputError(
+                f"{root}: holds no run to resume (no config.yaml); expected the directory of an earlier run"
+            )
+        elsewhere = _read_run(root).get("checkpoints")
+        if not isinstance(elsewhere, str):
+            return cls(root, root / "checkpoints", False)
+        owner = Path(elsewhere) / OWNER
+        try:
+            belongs = read_regular(owner, 65536).decode(errors="replace") == str(root.resolve())
+        except Damaged:
+            belongs = False
+        if not belongs:
+            raise InputError(
+                f"{root / 'run.json'}: names checkpoints in {elsewhere}, which do not say that they belong to this run ({OWNER})"
+            )
+        return cls(root, Path(elsewhere), False)
+
+    def _check_unused(self) -> None:
+        held = [name for name in MARKS if (self.root / name).exists()]
+        if held:
+            raise InputError(
+                f"{self.root}: holds another run ({held[0]}); continue it with --resume {self.root} or give another --output-dir"
+            )
+
+    @property
+    def has_begun(self) -> bool:
+        """Was an iteration ever recorded? The first checkpoint comes before that."""
+        try:
+            return (self.root / "metrics.jsonl").stat().st_size > 0
+        except OSError:
+            return False
+
+    def open(self) -> None:
+        """Makes and locks it. The kernel drops the lock with the process: a crash leaves none behind."""
+        try:
+            for path in (self.root, self.checkpoints, self.root / "logs"):
+                path.mkdir(parents=True, exist_ok=True)
+            self.lock = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise InputError(
+                f"{self.root}: is in use by another process; wait for it or give another --output-dir"
+            ) from None
+        except OSError as error:
+            self.close()
+            raise StorageError(f"{self.root}: cannot be made or locked ({error})") from None
+        if self.is_new:
+            self._check_unused()  # another run may have come and gone since the first look
+            if self.checkpoints != self.root / "checkpoints":
+                self.write(self.checkpoints / OWNER, str(self.root.resolve()).encode())
+
+    def write(self, path: Path, data: bytes) -> None:
+        """For what a run cannot do without."""
+        try:
+            write_atomically(path, data)
+        except OSError as error:
+            raise StorageError(f"{path}: cannot be written ({error.strerror})") from None
+
+    def describe(
+        self,
+        *,
+        kind: str,
+        seed: int,
+        session: dict[str, Any],
+        machine: dict[str, Any],
+        placement: dict[str, Any],
+    ) -> None:
+        """Writes run.json; a resumed run gets one more session."""
+        sessions = _read_run(self.root).get("sessions")
+        content = {
+            "version": VERSION,
+            "git_commit": git_commit(),
+            "kind": kind,
+            "seed": seed,
+            "command": sys.argv,
+            "machine": machine,
+            "placement": placement,
+            "checkpoints": None
+            if self.checkpoints == self.root / "checkpoints"
+            else str(self.checkpoints.resolve()),
+            "sessions": [
+                *(sessions if isinstance(sessions, list) else []),
+                {
+                    "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
+                    "command": sys.argv,
+                    **session,
+                },
+            ],
+        }
+        self.write(self.root / "run.json", json.dumps(content, indent=1).encode())
+
+    def summarize(self, summary: dict[str, Any]) -> None:
+        write_atomically(self.root / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
+
+    def close(self) -> None:
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+
+class ForeignDirectory(RunDirectory):
+    """On the nodes that do not lead: the run is written elsewhere, only a log of this node is kept."""
+
+    def __init__(self, root: Path | None) -> None:
+        super().__init__(root or Path("runs"), (root or Path("runs")) / "checkpoints", False)
+
+    def open(self) -> None:
+        pass
+
+    def write(self, path: Path, data: bytes) -> None:
+        pass
+
+    def describe(self, **content: Any) -> None:
+        pass
+
+    def summarize(self, summary: dict[str, Any]) -> None:
+        pass
+
+
+def _read_run(root: Path) -> dict[str, Any]:
+    """What run.json says; nothing, where it cannot be read: a run can be resumed without it."""
+    try:
+        content = json.loads(read_regular(root / "run.json", MAX_RUN_JSON))
+    except (Damaged, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _check_writable(path: Path) -> None:
+    existing = path
+    while not existing.exists():
+        existing = existing.parent
+    if not existing.is_dir():
+        raise InputError(f"{path}: cannot be made, because {existing} is a file")
+    if not os.access(existing, os.W_OK):
+        raise InputError(
+            f"{path}: cannot be written (no permission for {existing}); give another --output-dir"
+        )
+
+
+def git_commit() -> str | None:
+    """The commit of this source tree, with `-dirty` when files differ from it."""
+    root = Path(__file__).resolve().parents[2]
+    if not (root / ".git").exists():
+        return None
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True
+        ).stdout.strip()
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "-uno"], cwd=root, capture_output=True, text=True, check=True
+        ).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return commit + ("-dirty" if changed else "")

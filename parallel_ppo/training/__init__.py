@@ -1,0 +1,1 @@
+"""From settings to a finished run: planning, the loop, the update, checkpoints."""

@@ -1,0 +1,208 @@
+"""Everything that is decided and checked before the first process starts. Needs no torch, so bad input is told at once."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parallel_ppo.cluster.nodes import ALONE, Node
+from parallel_ppo.envs.build import probe, step_seconds
+from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.exits import InputError
+from parallel_ppo.kernels.choice import unusable
+from parallel_ppo.machine.placement import Placement, plan_placement
+from parallel_ppo.machine.resources import Machine, read_machine
+from parallel_ppo.settings.layers import load_settings
+from parallel_ppo.settings.schema import Settings, changed_learning_setting
+from parallel_ppo.storage.run_directory import ForeignDirectory, RunDirectory
+from parallel_ppo.training.worker_count import useful_workers
+
+NATURE_SMALLEST = 36  # pixels; below it the last convolution has nothing to read
+
+
+class Plan(NamedTuple):
+    kind: str  # parallel | sequential | cluster
+    settings: Settings
+    spec: EnvSpec
+    machine: Machine
+    placement: Placement
+    directory: RunDirectory
+    resume: bool
+    trust: bool
+    node: Node
+    inline: bool  # no worker processes: the work is too small for them, or the trainer is the sequential one
+    trace: Path | None = None
+
+
+def make_plan(
+    settings: Settings,
+    *,
+    kind: str,
+    output: Path | None = None,
+    checkpoints: Path | None = None,
+    resume: Path | None = None,
+    trust: bool = False,
+    trace: Path | None = None,
+    node: Node = ALONE,
+) -> Plan:
+    settings = settings.changed("cluster", nnodes=node.size)
+    spec = probe(settings)
+    settings = resolve_kernels(_freeze_schedules(resolve_policy(settings, spec)), spec)
+    machine = read_machine()
+    placement, inline = _place(settings, kind, machine, spec)
+    settings = _resolve_threads(settings, kind, machine, placement)
+    directory: RunDirectory
+    if not node.leads:
+        directory = ForeignDirectory(resume or output)
+    elif resume is None:
+        directory = RunDirectory.new(output, kind, checkpoints)
+    else:
+        if output is not None and output != resume:
+            raise InputError(
+                f"--output-dir {output}: a resumed run stays in {resume}; leave --output-dir out"
+            )
+        directory = RunDirectory.existing(resume)
+        problem = changed_learning_setting(load_settings(file=resume / "config.yaml", flags={}), settings)
+        if problem is not None:
+            raise InputError(problem)
+    if trace is not None:
+        trace = _trace_path(trace, directory.root)
+    resuming = resume is not None and node.leads
+    return Plan(kind, settings, spec, machine, placement, directory, resuming, trust, node, inline, trace)
+
+
+def _trace_path(wanted: Path, root: Path) -> Path:
+    """The file that was named, or (`.` stands for none) the next free trace-N.json of the run directory."""
+    if wanted == Path():
+        number = 1
+        while (root / f"trace-{number}.json").exists():
+            number += 1
+        return root / f"trace-{number}.json"
+    if wanted.exists():
+        raise InputError(f"--trace {wanted}: exists already; give another name or remove it")
+    parent = wanted.absolute().parent
+    if not (parent.is_dir() and os.access(parent, os.W_OK)):
+        raise InputError(
+            f"--trace {wanted}: {parent} is not a directory that can be written; give another place"
+        )
+    return wanted
+
+
+def share_host(plan: Plan, index: int, count: int) -> Plan:
+    """Nodes on one machine take disjoint cores; where there are too few of them, the kernel shares them out."""
+    if count == 1:
+        return plan
+    machine, hardware = plan.machine, plan.settings.hardware
+    physical = sorted({(core.package, core.core_id) for core in machine.cores})
+    mine = set(physical[index * len(physical) // count : (index + 1) * len(physical) // count])
+    quota = machine.cpu_quota / count if machine.cpu_quota is not None else None
+    settings = plan.settings
+    if len(physical) < count:
+        settings = settings.changed("hardware", pinning="none")
+        mine = set(physical[:1])
+    kept = tuple(core for core in machine.cores if (core.package, core.core_id) in mine)
+    if not isinstance(hardware.pinning, str):
+        return plan
+    placement, _ = _place(settings, plan.kind, replace(machine, cores=kept, cpu_quota=quota), plan.spec)
+    return plan._replace(placement=placement)
+
+
+def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
+    """Turns `policy: auto` into a network and checks that it fits the observations."""
+    kind: Any = settings.training.policy
+    images = spec.image_shapes
+    if kind == "auto":
+        kind = "impala" if images else "mlp"
+    if (kind == "mlp") == bool(images):
+        what, fitting = ("images", "impala or nature") if images else ("vectors", "mlp")
+        raise InputError(
+            f"training.policy: {kind!r} cannot read the {what} of {settings.env.id}; use {fitting}"
+        )
+    if kind == "nature" and min(min(shape[:2]) for shape in images) < NATURE_SMALLEST:
+        raise InputError(
+            f"training.policy: nature needs images of at least {NATURE_SMALLEST} x {NATURE_SMALLEST}, "
+            f"{settings.env.id} has {', '.join(map(str, images))}; use impala or a resize wrapper"
+        )
+    if settings.training.normalize_observations and not spec.vector_shape:
+        raise InputError(
+            "training.normalize_observations: is for vector observations; images are scaled by 1/255"
+        )
+    return settings.changed("training", policy=kind)
+
+
+def resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
+    """Our own kernels where they fit and compile, torch elsewhere. They round differently, so the choice is saved with the run."""
+    if settings.training.kernels == "torch":
+        return settings
+    reason: str | None = "the observation has several parts"
+    if not spec.parts:
+        reason = unusable(settings.training.policy, spec.observation_shape)
+    if reason is None:
+        return settings.changed("training", kernels="native")
+    if settings.training.kernels == "native":
+        raise InputError(
+            f"training.kernels: native cannot be used here ({' '.join(reason.split())[:200]}); use auto or torch"
+        )
+    return settings.changed("training", kernels="torch")
+
+
+def _freeze_schedules(settings: Settings) -> Settings:
+    """The horizon of a schedule is fixed at the first start, so that a resume moves only the stop."""
+    training = settings.training
+    linear = [
+        name for name in ("learning_rate", "clip_range") if getattr(training, f"{name}_schedule") == "linear"
+    ]
+    if not linear:
+        return settings
+    if training.schedule_by == "time":
+        hours = training.schedule_hours or training.duration
+        if hours is None:
+            raise InputError(
+                "training.schedule_by: 'time' needs training.schedule_hours or a duration (--duration)"
+            )
+        return settings.changed("training", schedule_hours=hours)
+    steps = training.schedule_steps or training.total_timesteps
+    if steps is None:
+        raise InputError(
+            f"training.{linear[0]}_schedule: 'linear' needs training.schedule_steps or --total-timesteps to know where it ends; or set training.schedule_by to time"
+        )
+    return settings.changed("training", schedule_steps=steps)
+
+
+def _place(settings: Settings, kind: str, machine: Machine, spec: EnvSpec) -> tuple[Placement, bool]:
+    """Who works where, and whether there are worker processes at all."""
+    workers = settings.parallel.num_workers if kind != "sequential" else 1
+    shape = settings.shape
+    try:
+        placement = plan_placement(
+            machine,
+            num_workers=None if workers == "auto" else workers,
+            pinning=settings.hardware.pinning if kind != "sequential" else "none",
+            max_useful=max(shape.num_slices, shape.num_lanes),
+        )
+        useful = None
+        if kind == "parallel" and workers == "auto" and settings.cluster.nnodes == 1:
+            useful = useful_workers(settings, spec, placement.num_workers, lambda: step_seconds(settings.env))
+        if useful is None or useful[0] >= placement.num_workers:
+            return placement, kind == "sequential"
+        number, why = useful
+        pinning = settings.hardware.pinning if number else "none"
+        placement = plan_placement(machine, num_workers=max(1, number), pinning=pinning)
+        return replace(placement, reasons=(f"{why}.", *placement.reasons[1:])), number == 0
+    except ValueError as error:
+        raise InputError(str(error)) from None
+
+
+def _resolve_threads(settings: Settings, kind: str, machine: Machine, placement: Placement) -> Settings:
+    threads = settings.hardware.num_threads
+    if kind != "sequential":
+        if threads not in (1, "auto"):
+            raise InputError(
+                f"hardware.num_threads: {threads} is for the sequential trainer; workers have one thread each, set parallel.num_workers"
+            )
+        return settings.changed("hardware", num_threads=1)
+    if threads == "auto":
+        settings = settings.changed(
+            "hardware", num_threads=plan_placement(machine, num_workers=None, pinning="none").num_workers
+        )
+    return settings

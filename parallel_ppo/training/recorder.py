@@ -1,0 +1,291 @@
+"""Turns iterations into files: metrics, episodes, TensorBoard, checkpoints; and keeps the display informed."""
+
+import json
+import math
+import time
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from parallel_ppo.cluster.gloo import Cluster, NodeReport
+from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.exits import StorageError
+from parallel_ppo.policies.policy import Policy, sha256, views
+from parallel_ppo.records.display import Display
+from parallel_ppo.records.metrics import JsonlLog, Record, ResourceMeter, TensorBoardLog
+from parallel_ppo.records.shares import idle_shares, phase_shares
+from parallel_ppo.records.timeline import Phase, Timeline, process_started, seconds_alone
+from parallel_ppo.records.trace import Trace
+from parallel_ppo.settings.schema import Settings, learning_settings
+from parallel_ppo.storage.files import write_atomically
+from parallel_ppo.storage.run_directory import RunDirectory
+from parallel_ppo.storage.user_key import signature
+from parallel_ppo.training.bottleneck import Tally
+from parallel_ppo.training.budget import Budget
+from parallel_ppo.training.checkpoint import POLICY, Keeper
+from parallel_ppo.training.episodes import Episode
+from parallel_ppo.training.state import Snapshot, TrainingState
+from parallel_ppo.workers.pool import Pool, Span
+
+MAX_LOG_FAILURES = 100  # iterations in a row whose records could only be kept in memory
+
+
+class Iteration(NamedTuple):
+    """What one iteration gave, when its phases ended on the monotonic clock, and what the workers did in it."""
+
+    episodes: list[Episode]
+    columns: dict[str, float]
+    evaluation: dict[str, float]  # empty where none was due
+    began: float
+    collected: float
+    learned: float
+    phases: list[Phase]  # of the update
+    spans: list[Span]
+    nodes: list[NodeReport]
+
+
+class Records(Protocol):
+    """What the loop tells of itself; the first node's `Recorder`, and a `Follower` on the others."""
+
+    meter: ResourceMeter
+    checkpoint_seconds: float
+    startup_seconds: float | None
+
+    def phase(self, name: str) -> None: ...
+
+    def record(self, state: TrainingState, pool: Pool, finished: Iteration) -> None: ...
+
+    def save_if_due(self, snapshot: Snapshot) -> None: ...
+
+    def save(self, snapshot: Snapshot) -> bool: ...
+
+    def save_final(self, snapshot: Snapshot, name: str) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Recorder:
+    def __init__(
+        self,
+        settings: Settings,
+        spec: EnvSpec,
+        policy: Policy,
+        cluster: Cluster,
+        directory: RunDirectory,
+        display: Display,
+        budget: Budget,
+        last_iteration: int,
+        trace: Trace,
+    ) -> None:
+        self.settings, self.spec, self.policy = settings, spec, policy
+        self.directory, self.display, self.budget, self.cluster = directory, display, budget, cluster
+        self.trace, self.timeline, self.tally = trace, Timeline(), Tally()
+        self.metrics = JsonlLog(directory.root / "metrics.jsonl", last_iteration)
+        self.episodes = JsonlLog(directory.root / "episodes.jsonl", last_iteration)
+        self.log_failures = 0
+        self._check_complete(last_iteration)
+        self.tensorboard: TensorBoardLog | None = None
+        if settings.logging.tensorboard:
+            try:
+                self.tensorboard = TensorBoardLog(
+                    directory.root / "logs", self.metrics.kept, self.episodes.kept
+                )
+            except OSError as error:
+                self._without_tensorboard(error)
+        self.keeper = Keeper(directory.checkpoints, keep=settings.logging.keep_checkpoints, warn=display.warn)
+        self.meter = ResourceMeter()
+        self.saved_at, self.saved_iteration = time.monotonic(), last_iteration
+        self.first_steps: int | None = None
+        self.checkpoint_seconds = 0.0
+        self.startup_seconds: float | None = None
+        self.best_return: float | None = None
+
+    def phase(self, name: str) -> None:
+        self.display.phase(name)
+        self.timeline.enter(name)
+
+    # --- metrics ----------------------------------------------------------------------------------------------------------
+
+    def record(self, state: TrainingState, pool: Pool, finished: Iteration) -> None:
+        self.phase("record")
+        counters, steps = state.counters, self.settings.shape.steps_per_iteration
+        if self.first_steps is None:
+            self.first_steps, self.started = counters.env_steps - steps, finished.began
+            self.startup_seconds = finished.began - process_started()
+        now = time.monotonic()
+        self.meter.sample(now, pool.pids)
+        seconds_evaluated = finished.evaluation.get("t_eval", 0.0)
+        t_iter, t_rollout = now - finished.began - seconds_evaluated, finished.collected - finished.began
+        busy = sum(span.ended - span.started for span in finished.spans) / pool.num_workers
+        record: Record = {
+            "iteration": counters.iteration,
+            "steps_global": counters.env_steps,
+            "world_size": len(finished.nodes),
+            "num_workers": pool.num_workers,
+            "policy_sha256": sha256(self.policy, state.parameters),
+            "fps": steps / t_iter,
+            "fps_mean": (counters.env_steps - self.first_steps) / (now - self.started),
+            "rollout_fps": steps / t_rollout,
+            "t_iter": t_iter,
+            "t_rollout": t_rollout,
+            "t_learn": finished.learned - finished.collected,
+            **sync_columns(finished.nodes),
+            "t_coordinator": seconds_alone(finished.phases) + now - finished.learned - seconds_evaluated,
+            "idle_share": max(0.0, 1 - busy / t_iter),
+            **phase_shares(finished.phases, t_rollout=t_rollout, t_iter=t_iter),
+            **idle_shares(finished, pool.num_workers),
+            **finished.columns,
+            **finished.evaluation,
+            "episode_return_mean": _mean(state.recent_returns),
+            "episode_length_mean": _mean(state.recent_lengths),
+            "episodes": counters.episodes,
+            "wall_time": counters.wall_time,
+            "cpu_percent": self.meter.cpu_percent,
+            "rss_mb": self.meter.rss_mb,
+        }
+        self._write(record, [episode.as_dict() for episode in finished.episodes])
+        self.tally.add(record)
+        self.trace.add(finished.phases + self.timeline.take(), finished.spans)
+        self.display.show(record, *self.budget.progress(counters))
+
+    @property
+    def checkpoint_share(self) -> float:
+        """Of the session's iterations and checkpoints together."""
+        return self.checkpoint_seconds / (self.tally.seconds + self.checkpoint_seconds or 1.0)
+
+    def _write(self, record: Record, rows: list[Record]) -> None:
+        """A full disk does not stop the run: the records wait in memory, and checkpoints wait for them."""
+        failure: OSError | None = None
+        for log, records in ((self.metrics, [record]), (self.episodes, rows)):
+            try:
+                log.write(records)
+            except OSError as error:
+                failure = error
+        self.log_failures = 0 if failure is None else self.log_failures + 1
+        if failure is not None:
+            detail = f"{self.directory.root}: metrics could not be written ({failure.strerror}); they are kept in memory"
+            if self.log_failures >= MAX_LOG_FAILURES:
+                raise StorageError(
+                    f"{detail}; this was failure {self.log_failures} in a row: free some space and use --resume"
+                )
+            if self.log_failures == 1:
+                self.display.warn(detail)
+        if self.tensorboard is not None:
+            try:
+                for row in rows:
+                    self.tensorboard.episode(row)
+                self.tensorboard.record(record)
+            except OSError as error:
+                self._without_tensorboard(error)
+
+    def _without_tensorboard(self, error: OSError) -> None:
+        if self.tensorboard is not None:
+            self.tensorboard.close()
+        self.tensorboard = None
+        self.display.warn(
+            f"{self.directory.root / 'logs'}: TensorBoard files cannot be written ({error.strerror}); --resume rebuilds them"
+        )
+
+    def _check_complete(self, last_iteration: int) -> None:
+        """Only someone else can have taken records away; the run goes on, but does not hide it."""
+        found = [record["iteration"] for record in self.metrics.kept]
+        if found != list(range(1, last_iteration + 1)):
+            self.display.warn(
+                f"{self.directory.root / 'metrics.jsonl'}: was changed or damaged; it has {len(set(found))} of {last_iteration} iterations"
+            )
+
+    def _sync_logs(self) -> None:
+        self.metrics.sync()
+        self.episodes.sync()
+
+    # --- checkpoints ------------------------------------------------------------------------------------------------------
+
+    def save_if_due(self, snapshot: Snapshot) -> None:
+        logging, iteration = self.settings.logging, snapshot.counters["iteration"]
+        by_count = (
+            logging.checkpoint_iterations is not None
+            and iteration - self.saved_iteration >= logging.checkpoint_iterations
+        )
+        is_due = by_count or time.monotonic() - self.saved_at >= logging.checkpoint_interval
+        if self.cluster.decide("save" if is_due else None):
+            self.save(snapshot)
+
+    def save(self, snapshot: Snapshot) -> bool:
+        self.phase("checkpoint")
+        began = time.monotonic()
+        self.cluster.gather_environments(snapshot)
+        returns = snapshot.arrays["recent.returns"]
+        mean = float(returns.mean()) if len(returns) else -math.inf
+        known = [best for best in (snapshot.counters["best_return"], self.best_return) if best is not None]
+        is_best = mean > max(known, default=-math.inf)
+        snapshot.counters["best_return"] = mean if is_best else max(known, default=None)
+        parameters = torch.from_numpy(snapshot.arrays["parameters"])
+        done = self.keeper.save(
+            snapshot,
+            before=self._sync_logs,
+            is_best=is_best,
+            weights=self.weights(snapshot),
+            metadata=self.metadata(snapshot),
+            policy_sha256=sha256(self.policy, parameters),
+            learning=learning_settings(self.settings),
+        )
+        if done:
+            self.best_return = snapshot.counters["best_return"]
+        self.saved_at, self.saved_iteration = time.monotonic(), snapshot.counters["iteration"]
+        self.checkpoint_seconds += self.saved_at - began
+        return done
+
+    def weights(self, snapshot: Snapshot) -> dict[str, np.ndarray]:
+        parameters = views(self.policy, torch.from_numpy(snapshot.arrays["parameters"]))
+        arrays = {name: np.ascontiguousarray(view.numpy()) for name, view in parameters.items()}
+        if self.settings.training.normalize_observations:
+            arrays |= {
+                f"observations.{key}": snapshot.arrays[f"observations.{key}"]
+                for key in ("count", "mean", "squares")
+            }
+        return arrays
+
+    def metadata(self, snapshot: Snapshot) -> dict[str, str]:
+        """What evaluation needs to use the weights without the run directory."""
+        settings = json.dumps(self.settings.model_dump())
+        return {
+            "format": "parallel_ppo policy 1",
+            "settings": settings,
+            "signature": signature(settings.encode()) or "",
+            "spec": json.dumps(self.spec.as_json()),
+            "env_steps": str(snapshot.counters["env_steps"]),
+        }
+
+    def save_final(self, snapshot: Snapshot, name: str) -> None:
+        """The weights alone, under a name that says what they are."""
+        source = self.directory.checkpoints / f"step_{snapshot.counters['env_steps']}" / POLICY
+        target = self.directory.checkpoints / f"{name}_final.safetensors"
+        write_atomically(target, source.read_bytes())
+
+    def close(self) -> None:
+        self.timeline.leave()
+        self.trace.add(self.timeline.take(), [])
+        self.trace.close()
+        self.metrics.close()
+        self.episodes.close()
+        if self.tensorboard is not None:
+            self.tensorboard.close()
+
+
+def sync_columns(reports: list[NodeReport]) -> Record:
+    """The first node's time with the others; with several nodes also theirs, and who the others waited for: who waited least."""
+    first = reports[0]
+    columns: Record = {"t_sync": first.t_wait + first.t_transfer}
+    if len(reports) > 1:
+        columns |= {
+            "t_sync_wait": first.t_wait,
+            "t_sync_transfer": first.t_transfer,
+            "slowest_node": min(reports, key=lambda report: report.t_wait).name,
+            "nodes": [report._asdict() for report in reports],
+        }
+    return columns
+
+
+def _mean(values: Any) -> float | None:
+    return sum(values) / len(values) if values else None

@@ -1,0 +1,357 @@
+"""One session of a run: check, build, train, and leave everything in order however it ends."""
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from parallel_ppo.cluster.gloo import Cluster, join
+from parallel_ppo.exits import (
+    ExitCode,
+    InputError,
+    Interrupted,
+    RunError,
+    StorageError,
+)
+from parallel_ppo.machine.placement import descriptor_need_error, memory_need_error, plan_placement
+from parallel_ppo.machine.signals import Signals
+from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, sha256, views
+from parallel_ppo.records.display import Display, make_log
+from parallel_ppo.records.timeline import Phase, process_started
+from parallel_ppo.records.trace import ChromeTrace, NoTrace, Trace
+from parallel_ppo.settings.layers import to_yaml
+from parallel_ppo.settings.schema import learning_settings
+from parallel_ppo.training import checkpoint
+from parallel_ppo.training.bottleneck import Circumstances, limit
+from parallel_ppo.training.budget import Budget
+from parallel_ppo.training.coordinator import Coordinator
+from parallel_ppo.training.follower import Follower
+from parallel_ppo.training.planning import Plan, share_host
+from parallel_ppo.training.recorder import Recorder, Records
+from parallel_ppo.training.state import TrainingState
+from parallel_ppo.workers.fork_server import ForkServer
+from parallel_ppo.workers.memory import Memory, bytes_needed, settle
+from parallel_ppo.workers.pool import InlinePool, Pool
+from parallel_ppo.workers.process_pool import ProcessPool
+from parallel_ppo.workers.worker import Worker
+
+PROCESS_BYTES = 300_000_000  # what a worker needs beside the shared memory, roughly
+DESCRIPTORS_PER_WORKER = 4
+LONGEST_PATH = 700  # bytes that the first node tells the others, for their logs
+
+
+def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
+    """One line when the disk has no room for the checkpoints that will be kept and the one being written."""
+    settings, spec = plan.settings, plan.spec
+    observation = int(np.prod(spec.observation_shape)) * np.dtype(spec.observation_dtype).itemsize
+    one = 12 * num_parameters + settings.env.num_envs * (observation + min(spec.state_bytes, 65536))
+    need = one * (min(settings.logging.keep_checkpoints, 3) + 2)
+    place = plan.directory.checkpoints
+    while not place.exists():
+        place = place.parent
+    kept = [file for step in checkpoint.steps(plan.directory.checkpoints) for file in step.glob("*")]
+    free = shutil.disk_usage(place).free + sum(file.lstat().st_size for file in kept)  # older ones make room
+    if free >= need:
+        return None
+    return (
+        f"{plan.directory.checkpoints}: the run's checkpoints need {need:,} bytes of disk but {free:,} are free: "
+        "free some space, lower logging.keep_checkpoints, or give another --output-dir"
+    )
+
+
+def check_resources(plan: Plan, num_parameters: int) -> None:
+    workers = 0 if plan.inline else plan.placement.num_workers
+    need = bytes_needed(plan.settings, plan.spec, num_parameters) + (workers + 1) * PROCESS_BYTES
+    for problem in (
+        memory_need_error(need, plan.machine),
+        descriptor_need_error(64 + DESCRIPTORS_PER_WORKER * workers, plan.machine),
+        disk_need_error(plan, num_parameters),
+    ):
+        if problem is not None:
+            raise InputError(problem)
+
+
+def run(plan: Plan, display: Display, fork_server: ForkServer | None, signals: Signals) -> ExitCode:
+    """Trains. `fork_server` is already warming up (None: everything happens in this process)."""
+    torch.set_num_threads(1)
+    with contextlib.ExitStack() as stack:
+        cluster = join(plan, signals, display.note)
+        stack.callback(cluster.close)
+        plan, display = _take_place(plan, cluster, display)
+        with cluster.announcing():
+            coordinator, policy = _build(plan, cluster, signals, display, fork_server, stack)
+        return _train(plan, coordinator, policy, display)
+
+
+def _take_place(plan: Plan, cluster: Cluster, display: Display) -> tuple[Plan, Display]:
+    """Among the nodes: cores of its own, and a log of its own beside the files of the first."""
+    name = str(plan.directory.root)
+    root = Path(cluster.decide(name if len(name.encode()) < LONGEST_PATH else None) or name)
+    plan = share_host(plan, *cluster.place_on_host())
+    if plan.node.leads:
+        return plan, display
+    plan.directory.root = root
+    return plan, make_log(root / "logs" / f"node-{plan.node.rank}.log", cluster.names[plan.node.rank])
+
+
+def _build(
+    plan: Plan,
+    cluster: Cluster,
+    signals: Signals,
+    display: Display,
+    fork_server: ForkServer | None,
+    stack: contextlib.ExitStack,
+) -> tuple[Coordinator, Policy]:
+    settings = plan.settings
+    with torch.device("meta"):  # counts without allocating
+        check_resources(plan, num_flat(Policy(settings, plan.spec)))
+    policy = Policy(settings, plan.spec)
+    memory = Memory(settings, plan.spec, num_flat(policy))
+    settled = settle(memory, lock=settings.hardware.lock_memory, huge_pages=settings.hardware.huge_pages)
+    state = TrainingState(settings, memory)
+    bind(policy, state.parameters)
+    budget = Budget(settings.training)
+    stack.callback(plan.directory.close)
+    plan.directory.open()
+    if not (plan.resume and _resume(plan, state, policy, display)):
+        initialise(policy, state.parameters, settings.training.seed)
+    plan.directory.write(plan.directory.root / "config.yaml", to_yaml(settings).encode())
+    cluster.share_state(state)
+    pool = _start_pool(plan, memory, state, cluster, fork_server, display, signals)
+    stack.callback(pool.close)
+    _describe(plan, state, settled, cluster)
+    recorder: Records = Follower(cluster, display)
+    if plan.node.leads:
+        trace, first = _open_trace(plan, pool, display), state.counters.iteration
+        recorder = _make_recorder(plan, policy, cluster, display, budget, first, trace)
+    stack.callback(recorder.close)
+    signals.started()
+    display.start(_header(plan, pool))
+    stack.callback(display.close)
+    return Coordinator(settings, state, pool, cluster, budget, recorder, signals), policy
+
+
+def _make_recorder(
+    plan: Plan,
+    policy: Policy,
+    cluster: Cluster,
+    display: Display,
+    budget: Budget,
+    last_iteration: int,
+    trace: Trace,
+) -> Recorder:
+    settings, spec, directory = plan.settings, plan.spec, plan.directory
+    try:
+        return Recorder(settings, spec, policy, cluster, directory, display, budget, last_iteration, trace)
+    except OSError as error:
+        raise StorageError(f"{plan.directory.root}: the logs cannot be written ({error})") from None
+
+
+def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) -> bool:
+    """False when the run was ended before its first checkpoint: it starts again, and nothing is lost."""
+
+    def flat(weights: dict[str, np.ndarray]) -> torch.Tensor:
+        vector = torch.zeros(len(state.parameters))
+        for name, view in views(policy, vector).items():
+            view.copy_(torch.from_numpy(weights[name]))
+        return vector
+
+    shapes = {name: tuple(view.shape) for name, view in views(policy, state.parameters).items()}
+    expected = checkpoint.Expected(
+        state.snapshot(),
+        shapes,
+        learning_settings(plan.settings),
+        lambda weights: sha256(policy, flat(weights)),
+    )
+    found = checkpoint.newest(plan.directory.checkpoints, trust=plan.trust, expected=expected)
+    if found is None:
+        if plan.directory.has_begun:
+            raise InputError(f"{plan.directory.checkpoints}: holds no checkpoint; it was moved or deleted")
+        display.note(f"{plan.directory.root} has no checkpoint yet: starting from the beginning")
+        return False
+    path, snapshot, weights, refused = found
+    for line in refused:
+        display.warn(f"{line}; {path.name} is used instead")
+    snapshot.arrays["parameters"] = flat(weights).numpy()
+    state.restore(snapshot)
+    display.note(f"resuming {plan.directory.root} from step {state.counters.env_steps:,}")
+    return True
+
+
+def _note_event(plan: Plan) -> Callable[[dict[str, Any]], None]:
+    """What happened to the workers, in faults.jsonl."""
+
+    def note(event: dict[str, Any]) -> None:
+        with contextlib.suppress(OSError), open(plan.directory.root / "faults.jsonl", "a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    return note
+
+
+def _start_pool(
+    plan: Plan,
+    memory: Memory,
+    state: TrainingState,
+    cluster: Cluster,
+    fork_server: ForkServer | None,
+    display: Display,
+    signals: Signals,
+) -> Pool:
+    first = state.counters.iteration
+    if fork_server is None:
+        threads = plan.settings.hardware.num_threads
+        assert isinstance(threads, int)
+        torch.set_num_threads(threads)
+        return InlinePool(Worker(plan.settings, plan.spec, memory), cluster.slices, first, signals)
+    cpus, slices, note = list(plan.placement.worker_cpus), cluster.slices, _note_event(plan)
+    return ProcessPool(plan.settings, memory, fork_server, cpus, slices, first, display.warn, signals, note)
+
+
+def _open_trace(plan: Plan, pool: Pool, display: Display) -> Trace:
+    if plan.trace is None:
+        return NoTrace()
+    began, now = process_started(), time.monotonic()
+    trace = ChromeTrace(plan.trace, origin=began, num_workers=pool.num_workers, warn=display.warn)
+    trace.add([Phase("start-up", began, now)], [])
+    return trace
+
+
+def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool], cluster: Cluster) -> None:
+    session = {
+        "first_iteration": state.counters.iteration,
+        "env_steps": state.counters.env_steps,
+        "memory": settled,
+        "pid": os.getpid(),
+        "nodes": cluster.names,
+    }
+    plan.directory.describe(kind=plan.kind, seed=plan.settings.training.seed, session=session,
+                            machine=plan.machine.as_dict(), placement=plan.placement.as_dict())  # fmt: skip
+
+
+def _header(plan: Plan, pool: Pool) -> list[str]:
+    settings, shape = plan.settings, plan.settings.shape
+    who = f"{pool.num_workers} workers"
+    if plan.inline:
+        who = "inline" if plan.kind == "parallel" else f"sequential, {settings.hardware.num_threads} threads"
+    if plan.node.size > 1:
+        who = f"node {plan.node.rank} of {plan.node.size}, {who} here"
+    chosen = plan.kind == "parallel" and plan.settings.parallel.num_workers == "auto"
+    return [
+        *([f"workers: {plan.placement.reasons[0]}"] if chosen else []),
+        f"{settings.env.id}  {settings.training.policy}  seed {settings.training.seed}  {who}  -> {plan.directory.root}",
+        f"{shape.num_envs} envs x {shape.num_steps} steps, {shape.num_epochs} epochs of {shape.num_minibatches} x {shape.batch_size}, "
+        f"{shape.num_slices} slices of {shape.slice_envs}, {shape.num_lanes} lanes of {max(shape.lane_sizes)}",
+    ]
+
+
+# --- endings --------------------------------------------------------------------------------------------------------------
+
+
+def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Display) -> ExitCode:
+    """However it ends: what was reached is saved, summed up and said in one line."""
+    error: RunError | None = None
+    code, reason = ExitCode.DONE, ""
+    try:
+        with coordinator.cluster.announcing():
+            reason = coordinator.train()
+    except Interrupted as interruption:
+        code, reason = interruption.code, interruption.signal_name
+    except RunError as problem:
+        error, code = problem, problem.code
+        reason = str(problem).splitlines()[0]
+    except Exception:  # a mistake of ours; what was learned is not to blame
+        coordinator.pool.close()
+        if plan.node.size == 1:  # other nodes are elsewhere in the loop, and their environments with them
+            _save_end(plan, coordinator, display)
+        display.close()
+        raise
+    if code != ExitCode.DONE:
+        coordinator.pool.close()
+        coordinator.state.rewind(coordinator.snapshot)
+    # A lost node took its environments with it: there is nothing whole to save.
+    saved = code not in (ExitCode.STORAGE, ExitCode.CLUSTER) and _save_end(plan, coordinator, display)
+    if code == ExitCode.DONE and not saved:
+        code, reason = ExitCode.STORAGE, "the last checkpoint could not be written"
+        error = StorageError(f"{plan.directory.checkpoints}: {reason}; free some space and use --resume")
+    limited = _limit(plan, coordinator)
+    _summarize(plan, coordinator, policy, reason, code, limited)
+    display.close()
+    if error is not None:
+        raise error
+    counters = coordinator.state.counters
+    how = {ExitCode.DONE: "done", ExitCode.INTERRUPTED: "interrupted", ExitCode.PREEMPTED: "preempted"}[code]
+    after = f"; continue with --resume {plan.directory.root}" if code != ExitCode.DONE else ""
+    display.note(
+        f"{how}: {counters.env_steps:,} steps in {counters.wall_time:.0f} s, results in {plan.directory.root}{after}"
+    )
+    if limited is not None:
+        display.note(f"limited by {limited}")
+    return code
+
+
+def _save_end(plan: Plan, coordinator: Coordinator, display: Display) -> bool:
+    try:
+        if coordinator.recorder.save(coordinator.snapshot):
+            coordinator.recorder.save_final(coordinator.snapshot, f"ppo_{plan.kind}")
+            return True
+    except (OSError, StorageError) as problem:
+        display.warn(str(problem))
+    return False
+
+
+def _limit(plan: Plan, coordinator: Coordinator) -> str | None:
+    recorder, is_parallel = coordinator.recorder, plan.kind == "parallel"
+    if not isinstance(recorder, Recorder):
+        return None
+    circumstances = Circumstances(
+        shape=plan.settings.shape,
+        num_workers=coordinator.pool.num_workers,
+        num_cores=plan_placement(plan.machine, num_workers=None, pinning="none").num_workers,
+        is_parallel=is_parallel,
+        checkpoint_share=recorder.checkpoint_share,
+    )
+    return limit(recorder.tally, circumstances)
+
+
+def _summarize(
+    plan: Plan, coordinator: Coordinator, policy: Policy, reason: str, code: ExitCode, limited: str | None
+) -> None:
+    state, recorder = coordinator.state, coordinator.recorder
+    counters, returns = state.counters, list(state.recent_returns)
+    recorder.meter.sample(time.monotonic(), coordinator.pool.pids, is_last=True)
+    summary: dict[str, Any] = {
+        "env_id": plan.settings.env.id,
+        "policy": plan.settings.training.policy,
+        "kind": plan.kind,
+        "env_steps": counters.env_steps,
+        "iterations": counters.iteration,
+        "episodes": counters.episodes,
+        "wall_time": counters.wall_time,
+        "fps_mean": counters.env_steps / counters.wall_time if counters.wall_time else None,
+        "policy_sha256": sha256(policy, state.parameters),
+        "final_return_mean": sum(returns) / len(returns) if returns else None,
+        "best_return": coordinator.snapshot.counters["best_return"],
+        "num_workers": coordinator.pool.num_workers,
+        "num_threads": plan.settings.hardware.num_threads if plan.kind == "sequential" else 1,
+        "world_size": coordinator.cluster.node.size,
+        "stop_reason": reason,
+        "exit_code": int(code),
+        "bit_exact": counters.bit_exact
+        and coordinator.pool.exact
+        and plan.settings.training.schedule_by != "time",
+        "worker_restarts": coordinator.earlier_restarts
+        + max(coordinator.pool.restarts, sum(report.restarts for report in coordinator.reports)),
+        "peak_rss_mb": recorder.meter.peak_rss_mb,
+        "checkpoint_seconds": recorder.checkpoint_seconds,
+        "startup_seconds": recorder.startup_seconds,
+        "limited_by": limited,
+    }
+    with contextlib.suppress(OSError):
+        plan.directory.summarize(summary)

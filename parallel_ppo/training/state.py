@@ -1,0 +1,130 @@
+"""Everything a run must remember between iterations, and the copy of it that makes an iteration abandonable.
+
+E envs, P parameters. The environments' own states stay in shared memory (two slots, see `shared.py`).
+"""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from parallel_ppo.algorithms.normalisers import EPSILON, Moments, RewardNormalizer
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.workers.memory import Memory
+
+RECENT = 100  # episodes that `final_return_mean` and `best` look at
+
+
+@dataclass
+class Counters:
+    """Plain numbers; JSON in a checkpoint."""
+
+    iteration: int = 0
+    env_steps: int = 0
+    adam_steps: int = 0
+    episodes: int = 0
+    wall_time: float = 0.0
+    worker_restarts: int = 0
+    bit_exact: bool = True
+    best_return: float | None = None
+
+
+class Snapshot(NamedTuple):
+    """The state at the start of an iteration, as plain arrays."""
+
+    counters: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    environments: dict[str, np.ndarray]
+
+
+@dataclass
+class TrainingState:
+    settings: Settings
+    memory: Memory
+    counters: Counters = field(default_factory=Counters)
+
+    def __post_init__(self) -> None:
+        num_envs = self.settings.shape.num_envs
+        self.parameters = self.memory.tensor("parameters")
+        self.first_moment = torch.zeros_like(self.parameters)
+        self.second_moment = torch.zeros_like(self.parameters)
+        self.rewards = RewardNormalizer(num_envs, self.settings.training.gamma)
+        self.observations = Moments.empty(self.memory.observation_mean.shape)
+        self.episode_return = np.zeros(num_envs)
+        self.episode_length = np.zeros(num_envs, np.int64)
+        self.recent_returns: deque[float] = deque(maxlen=RECENT)
+        self.recent_lengths: deque[int] = deque(maxlen=RECENT)
+
+    def publish_observation_scale(self) -> None:
+        """What the workers normalise with until the next call."""
+        if self.observations.num:
+            self.memory.observation_mean[...] = self.observations.mean
+            self.memory.observation_scale[...] = 1 / np.sqrt(self.observations.variance + EPSILON)
+
+    # --- snapshots --------------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """Copies what the next iteration will change. The slot of this iteration's start is left alone by it, so it is only referred to."""
+        arrays = {
+            "parameters": self.parameters.numpy().copy(),
+            "adam.first_moment": self.first_moment.numpy().copy(),
+            "adam.second_moment": self.second_moment.numpy().copy(),
+            "rewards.running": self.rewards.running.copy(),
+            **_moment_arrays("rewards", self.rewards.moments),
+            **_moment_arrays("observations", self.observations),
+            "episode.return": self.episode_return.copy(),
+            "episode.length": self.episode_length.copy(),
+            "recent.returns": np.array(self.recent_returns, np.float64),
+            "recent.lengths": np.array(self.recent_lengths, np.int64),
+        }
+        slot = self.counters.iteration % 2
+        environments = {
+            "carry_observation": self.memory.carry_observation[slot],
+            "carry_start": self.memory.carry_start[slot],
+            "state_length": self.memory.state_length[slot],
+            "state_bytes": self.memory.state_bytes[slot],
+        }
+        return Snapshot(vars(self.counters).copy(), arrays, environments)
+
+    def rewind(self, snapshot: Snapshot) -> None:
+        """Back to the start of the iteration; the environments' slot still holds it."""
+        arrays = snapshot.arrays
+        self.counters = Counters(**snapshot.counters)
+        self.parameters.copy_(torch.from_numpy(arrays["parameters"]))
+        self.first_moment.copy_(torch.from_numpy(arrays["adam.first_moment"]))
+        self.second_moment.copy_(torch.from_numpy(arrays["adam.second_moment"]))
+        self.rewards.running = arrays["rewards.running"].copy()
+        self.rewards.moments = _moments_of("rewards", arrays)
+        self.observations = _moments_of("observations", arrays)
+        self.episode_return = arrays["episode.return"].copy()
+        self.episode_length = arrays["episode.length"].copy()
+        self.recent_returns = deque(arrays["recent.returns"].tolist(), maxlen=RECENT)
+        self.recent_lengths = deque(arrays["recent.lengths"].tolist(), maxlen=RECENT)
+        self.publish_observation_scale()
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """From a checkpoint, whose environment states are one run of bytes."""
+        self.rewind(snapshot)
+        memory, slot, packed = self.memory, self.counters.iteration % 2, snapshot.environments
+        for name in ("carry_observation", "carry_start", "state_length"):
+            getattr(memory, name)[slot] = packed[name]
+        ends = np.cumsum(packed["state_length"])
+        for env, (end, length) in enumerate(zip(ends, packed["state_length"], strict=True)):
+            memory.state_bytes[slot, env, :length] = packed["state_bytes"][end - length : end]
+        memory.state_stamp[slot] = self.counters.iteration
+
+
+def _moment_arrays(prefix: str, moments: Moments) -> dict[str, np.ndarray]:
+    return {
+        f"{prefix}.count": np.array(moments.num),
+        f"{prefix}.mean": np.array(moments.mean),
+        f"{prefix}.squares": np.array(moments.squares),
+    }
+
+
+def _moments_of(prefix: str, arrays: dict[str, np.ndarray]) -> Moments:
+    return Moments(
+        float(arrays[f"{prefix}.count"]), arrays[f"{prefix}.mean"].copy(), arrays[f"{prefix}.squares"].copy()
+    )

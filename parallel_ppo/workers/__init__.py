@@ -1,0 +1,1 @@
+"""Shared memory, tasks, the worker, and the two pools that hand tasks out."""

@@ -1,0 +1,250 @@
+"""The fork server: a small process that imports everything once and forks workers on request, in milliseconds.
+
+`ForkServer` is the coordinator's handle. The child side (`main`) never touches a tensor, so it is safe to
+fork. Lives are tied: it dies with the coordinator, and its workers die with it. Messages are JSON in packets; descriptors
+travel beside them.
+"""
+
+import ctypes
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.settings.schema import Settings
+
+PACKET = 1 << 17
+SPAWN_TIMEOUT = 60.0  # after the first answer; importing everything may take longer on a busy machine
+FIRST_TIMEOUT = 300.0
+POLL = 0.2
+PR_SET_PDEATHSIG = 1
+LIBRARY = ctypes.CDLL(None)
+COORDINATOR_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+
+
+class Child(NamedTuple):
+    pid: int
+    pidfd: int
+    socket: socket.socket
+
+
+class ForkServerLost(Exception):
+    """The fork server died or does not answer, and why."""
+
+
+def is_stopped(pid: int) -> bool:
+    """By a signal or a debugger."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+    except (OSError, IndexError):
+        return False
+
+
+class ForkServer:
+    """Starts in the background: the coordinator can import torch while the fork server does."""
+
+    def __init__(self, settings: Settings, spec: EnvSpec) -> None:
+        self.settings, self.spec = settings, spec
+        hello = {"path": sys.path, "settings": settings.model_dump(), "spec": spec.as_json()}
+        self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        # Not `-m`: that would search the current directory first, and find whatever is called like one of our imports.
+        path = [str(Path(__file__).resolve().parents[2]), *sys.path]
+        program = (
+            f"import sys; sys.path[:] = {path!r}; from parallel_ppo.workers.fork_server import main; main()"
+        )
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-c", program, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, preexec_fn=die_with_parent,
+            )  # fmt: skip
+        self.socket.send(json.dumps(hello).encode())
+        self.exit_status: dict[int, int] = {}
+        self.has_answered = False
+        self.check: Callable[[], None] = lambda: None  # called while waiting; leaves by an exception
+
+    def spawn(self, worker: int, cpu: int | None, memory: tuple[int, int]) -> Child:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            request = json.dumps({"worker": worker, "cpu": cpu}).encode()
+            try:
+                socket.send_fds(self.socket, [request], [theirs.fileno(), *memory])
+            except OSError:
+                ours.close()
+                raise ForkServerLost(self._how_it_ended()) from None
+        try:
+            return self._spawned(worker, ours)
+        except BaseException:
+            ours.close()
+            raise
+
+    def _spawned(self, worker: int, ours: socket.socket) -> Child:
+        deadline = time.monotonic() + (SPAWN_TIMEOUT if self.has_answered else FIRST_TIMEOUT)
+        stopped_polls = 0
+        while time.monotonic() < deadline:
+            message, descriptors = self._receive(POLL)
+            if message is not None and message.get("worker") == worker:
+                self.has_answered = True
+                if "error" in message:
+                    raise ForkServerLost(f"the process that starts workers failed ({message['error']})")
+                return Child(message["pid"], descriptors[0], ours)
+            self.check()
+            stopped_polls = stopped_polls + 1 if is_stopped(self.process.pid) else 0
+            if stopped_polls * POLL >= 1:
+                raise ForkServerLost("the process that starts workers was stopped by a signal")
+        raise ForkServerLost("the process that starts workers does not answer")
+
+    def _receive(self, timeout: float) -> tuple[dict[str, Any] | None, list[int]]:
+        if not select.select([self.socket], [], [], timeout)[0]:
+            return None, []
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.socket, PACKET, 4)
+        except OSError:
+            raise ForkServerLost(self._how_it_ended()) from None
+        if not data:
+            raise ForkServerLost(self._how_it_ended())
+        message = json.loads(data)
+        if "exited" in message:
+            self.exit_status[message["exited"]] = message["status"]
+        return message, descriptors
+
+    def _how_it_ended(self) -> str:
+        try:
+            return f"the process that starts workers ended ({self.process.wait(timeout=1)})"
+        except subprocess.TimeoutExpired:
+            return "the process that starts workers hung up"
+
+    def status_of(self, pid: int, timeout: float = 0.5) -> int | None:
+        """How a dead worker ended (as `os.waitstatus_to_exitcode`); None if the fork server is gone too."""
+        deadline = time.monotonic() + timeout
+        try:
+            while pid not in self.exit_status and (remaining := deadline - time.monotonic()) > 0:
+                self._receive(remaining)
+        except ForkServerLost:
+            return None
+        return self.exit_status.pop(pid, None)
+
+    def again(self) -> "ForkServer":
+        """A new one in place of this one."""
+        self.close()
+        successor = ForkServer(self.settings, self.spec)
+        successor.check = self.check
+        return successor
+
+    def close(self) -> None:
+        """May be called twice."""
+        self.process.kill()
+        self.process.wait()
+        self.socket.close()
+
+
+# --- the child side -------------------------------------------------------------------------------------------------------
+
+
+def die_with_parent() -> None:
+    """Holds through exec: even a parent that dies while this process still starts up takes it along."""
+    LIBRARY.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def tie_to_parent(expected: int) -> None:
+    """Die when the parent dies; and at once, if it died before this line."""
+    die_with_parent()
+    if os.getppid() != expected:
+        os._exit(1)
+
+
+def main() -> None:
+    channel, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    tie_to_parent(parent)
+    for number in COORDINATOR_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+    hello = json.loads(channel.recv(PACKET))
+    sys.path[:] = hello["path"]
+    settings, spec = Settings.model_validate(hello["settings"]), EnvSpec.from_json(hello["spec"])
+    _import_everything(settings)
+    _serve(channel, settings, spec)
+
+
+def _import_everything(settings: Settings) -> None:
+    """Once for all workers. Loading an environment's library and pictures is native code, so it goes on beside the import of torch."""
+    from parallel_ppo.envs.build import warm_up
+
+    loading = threading.Thread(target=warm_up, args=(settings,))
+    loading.start()
+    import parallel_ppo.workers.process  # noqa: F401
+
+    loading.join()  # no thread may run when workers are forked
+
+
+def _serve(channel: socket.socket, settings: Settings, spec: EnvSpec) -> None:
+    wake_read, wake_write = os.pipe()
+    os.set_blocking(wake_write, False)
+    os.set_blocking(wake_read, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    while True:
+        ready = select.select([channel.fileno(), wake_read], [], [])[0]
+        if wake_read in ready:
+            os.read(wake_read, 4096)
+        _reap(channel)
+        if channel.fileno() in ready:
+            data, descriptors, _, _ = socket.recv_fds(channel, PACKET, 4)
+            if not data:
+                os._exit(0)
+            _fork(channel, json.loads(data), descriptors, settings, spec)
+
+
+def _reap(channel: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        channel.send(json.dumps({"exited": pid, "status": os.waitstatus_to_exitcode(status)}).encode())
+
+
+def _fork(
+    channel: socket.socket, request: dict[str, Any], descriptors: list[int], settings: Settings, spec: EnvSpec
+) -> None:
+    fork_server = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError as error:  # no memory, or too many processes
+        answer = {"worker": request["worker"], "error": f"fork: {error.strerror}"}
+        channel.send(json.dumps(answer).encode())
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return
+    if pid == 0:
+        tie_to_parent(fork_server)
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        channel.close()
+        from parallel_ppo.workers.process import serve, watch_parent
+
+        watch_parent(fork_server)
+
+        serve(
+            descriptors[0],
+            (descriptors[1], descriptors[2]),
+            settings,
+            spec,
+            request["worker"],
+            request["cpu"],
+        )
+        os._exit(0)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    pidfd = os.pidfd_open(pid)
+    socket.send_fds(channel, [json.dumps({"worker": request["worker"], "pid": pid}).encode()], [pidfd])
+    os.close(pidfd)

@@ -1,0 +1,176 @@
+"""Episodes that are only looked at: which levels, which randomness, and how they are played.
+
+Episode k belongs to slot k % 8 of slice k // 8. A slice is always played as one batch of 8 environments, one episode from each:
+taking the first N episodes that finish would favour short ones. All randomness is keyed by (seed, levels, slice), so results
+do not depend on who plays a slice, or when. n slots.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+
+from parallel_ppo.envs.build import make_slice
+from parallel_ppo.envs.contract import SliceEnv
+from parallel_ppo.exits import NumbersError
+from parallel_ppo.keyed import generator, integer_seed
+from parallel_ppo.policies import heads
+from parallel_ppo.policies.policy import Policy
+from parallel_ppo.settings import env_names
+from parallel_ppo.settings.schema import EnvSettings, Settings
+
+SLOTS = 8
+PARTS = ("train", "test")
+LAST_LEVEL = 2**31 - 1
+
+
+class Played(NamedTuple):
+    """One finished episode; NaN where the environment does not tell. Kept as a row of float64."""
+
+    episode_return: float
+    length: float
+    level_seed: float
+    complete: float  # 1: the level was solved
+    cut: float  # 1: stopped by `evaluation.max_steps`
+
+
+class Moment(NamedTuple):
+    """Where the slots stand after a step, as far as their episodes count."""
+
+    ended: dict[int, Played]  # by slot
+    playing: np.ndarray  # [n] bool
+    episode_return: np.ndarray  # [n] of the episode that is being played, or was last
+    length: np.ndarray  # [n]
+
+
+def num_slices(num_episodes: int) -> int:
+    return -(-num_episodes // SLOTS)
+
+
+def result_shape(settings: Settings) -> tuple[int, int, int]:
+    """Of the shared array that takes the results; empty when nothing is to be evaluated."""
+    chosen = settings.evaluation
+    return len(PARTS), chosen.num_episodes if chosen.interval is not None else 0, len(Played._fields)
+
+
+# --- levels ---------------------------------------------------------------------------------------------------------------
+
+
+def has_unseen_levels(env: EnvSettings) -> bool:
+    bounded = env_names.procgen_game(env.id) is not None and env.num_levels > 0
+    return bounded and env.start_level + env.num_levels < LAST_LEVEL
+
+
+def level_range(env: EnvSettings, part: str) -> tuple[int, int]:
+    """First level and number of levels (0: all) of a part. Test levels are all those beyond the training levels."""
+    if part == "train":
+        return env.start_level, env.num_levels
+    assert has_unseen_levels(env)
+    first = env.start_level + env.num_levels
+    return first, LAST_LEVEL - first
+
+
+def part_settings(settings: Settings, part: str, iteration: int, num_envs: int = SLOTS) -> Settings:
+    """The settings of slices that play `part`: its levels, and a seed that training never uses."""
+    start_level, num_levels = level_range(settings.env, part)
+    seed = integer_seed(settings.training.seed, f"evaluation {part}", iteration)
+    return settings.changed(
+        "env", num_envs=num_envs, slice_envs=num_envs, start_level=start_level, num_levels=num_levels
+    ).changed("training", seed=seed)
+
+
+# --- playing --------------------------------------------------------------------------------------------------------------
+
+
+def play_slice(
+    settings: Settings,
+    part: str,
+    slice_index: int,
+    iteration: int,
+    *,
+    policy: Policy,
+    prepare: Callable[[torch.Tensor], torch.Tensor],
+    num_episodes: int,
+) -> Iterator[tuple[int, Played]]:
+    """The first `num_episodes` slots of a slice, each as it ends."""
+    chosen = part_settings(settings, part, iteration)
+    quota = (np.arange(SLOTS) < num_episodes).astype(np.int64)
+    env = make_slice(chosen, slice_index)
+    try:
+        for moment in play(env, chosen, slice_index, policy=policy, prepare=prepare, quota=quota):
+            yield from moment.ended.items()
+    finally:
+        env.close()
+
+
+def play(
+    env: SliceEnv,
+    settings: Settings,
+    slice_index: int,
+    *,
+    policy: Policy,
+    prepare: Callable[[torch.Tensor], torch.Tensor],
+    quota: np.ndarray,
+) -> Iterator[Moment]:
+    """The start, and then each step until every slot has played its `quota` of episodes.
+
+    All slots are stepped all the time, in one shape.
+    """
+    draws = generator(settings.training.seed, "evaluation action", slice_index)
+    left, max_steps = quota.copy(), settings.evaluation.max_steps
+    total, length = np.zeros(len(quota)), np.zeros(len(quota), np.int64)
+    fresh = np.zeros(len(quota), bool)  # ended in the last step, and another episode follows
+    policy.pack()
+    observation = env.reset()
+    yield Moment({}, left > 0, total, length)
+    while left.any():
+        action = choose(policy, prepare(torch.from_numpy(observation)), draws, settings)
+        step = env.step(action)
+        observation = step.observation
+        total[fresh], length[fresh] = 0, 0
+        playing = left > 0
+        _check_rewards(step.reward, settings.env.id, slice_index)
+        total[playing] += step.reward[playing]
+        length[playing] += 1
+        over = playing & (step.episode_start | (length >= max_steps))
+        cut = over & ~step.episode_start
+        ended = {
+            slot: Played(
+                float(total[slot]),
+                float(length[slot]),
+                _known(step.level_seed, slot, cut),
+                _known(step.level_complete, slot, cut),
+                float(cut[slot]),
+            )
+            for slot in over.nonzero()[0].tolist()
+        }
+        left[over] -= 1
+        left[cut] = 0  # its environment is still inside the episode
+        fresh = over & (left > 0)
+        yield Moment(ended, left > 0, total, length)
+
+
+def choose(
+    policy: Policy, observation: torch.Tensor, draws: np.random.Generator, settings: Settings
+) -> np.ndarray:
+    """An action for every slot: the most likely one, or one drawn as in training."""
+    spec = policy.spec.action
+    with torch.inference_mode():
+        output = policy(observation)
+        if settings.evaluation.deterministic:
+            return heads.mode(spec, output.action).numpy()
+        noise = heads.draw_noise(spec, draws, len(output.value))
+        return heads.sample(spec, output.action, output.log_std, noise).numpy()
+
+
+def _known(values: np.ndarray | None, slot: int, cut: np.ndarray) -> float:
+    return float("nan") if values is None or cut[slot] else float(values[slot])
+
+
+def _check_rewards(reward: np.ndarray, env_id: str, slice_index: int) -> None:
+    if not np.isfinite(reward).all():
+        slot = int(np.argmin(np.isfinite(reward)))
+        raise NumbersError(
+            f"environment {slice_index * SLOTS + slot} ({env_id}) gave the reward {reward[slot]} in an evaluation"
+        )

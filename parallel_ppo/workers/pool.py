@@ -1,0 +1,83 @@
+"""Whoever does the tasks: what the loop asks of it, and the pool that needs no processes. The one with processes: `process_pool.py`."""
+
+import time
+import traceback
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from parallel_ppo.exits import RestartsExhausted, RunError
+from parallel_ppo.machine.signals import NoSignals
+from parallel_ppo.workers.memory import Memory
+from parallel_ppo.workers.worker import Open, Task, Worker
+
+
+class Span(NamedTuple):
+    """What a worker did, when: for idle shares and traces."""
+
+    worker: int
+    task: Task
+    started: float
+    ended: float
+
+
+class Pool(Protocol):
+    num_workers: int
+    restarts: int
+    exact: bool
+
+    @property
+    def pids(self) -> list[int]: ...
+
+    def run(self, tasks: Iterable[Task]) -> list[Span]: ...
+
+    def iteration_done(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class InlinePool:
+    """Everything in this process, one task after the other."""
+
+    def __init__(
+        self, worker: Worker, slices: range, first_iteration: int, signals: NoSignals | None = None
+    ) -> None:
+        self.worker, self.signals = worker, signals or NoSignals()
+        self.num_workers, self.restarts = 1, 0
+        self.exact = all(
+            [worker.run(opening_task(worker.memory, index, first_iteration)) for index in slices]
+        )
+
+    def run(self, tasks: Iterable[Task]) -> list[Span]:
+        spans = []
+        for task in tasks:
+            started = time.monotonic()
+            with self.signals.interruptible():
+                self._run_one(task)
+            spans.append(Span(0, task, started, time.monotonic()))
+        return spans
+
+    def _run_one(self, task: Task) -> None:
+        try:
+            self.worker.run(task)
+        except RunError:
+            raise
+        except Exception as error:
+            raise RestartsExhausted(
+                f"{type(error).__name__}: {' '.join(str(error).split())[:300]} (in {task}); there is no worker to replace here\n{traceback.format_exc()}"
+            ) from None
+
+    @property
+    def pids(self) -> list[int]:
+        return []
+
+    def iteration_done(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.worker.close()
+
+
+def opening_task(memory: Memory, slice_index: int, iteration: int) -> Open:
+    fresh = bool(memory.state_stamp[iteration % 2, slice_index] != iteration)
+    assert not fresh or iteration == 0, "only the first iteration of a run starts without saved states"
+    return Open(slice_index, iteration, fresh)

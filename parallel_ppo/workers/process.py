@@ -1,0 +1,115 @@
+"""A worker as a process: one torch thread, one core, one socket to the coordinator."""
+
+import contextlib
+import ctypes
+import os
+import threading
+import time
+import traceback
+from multiprocessing.connection import Connection
+from typing import NamedTuple
+
+import torch
+
+from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.exits import NumbersError, RunError
+from parallel_ppo.machine.placement import keep_freed_memory
+from parallel_ppo.policies.policy import Policy, num_flat
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.workers import faults
+from parallel_ppo.workers.memory import Memory
+from parallel_ppo.workers.worker import Collect, Open, Task, Worker
+
+MAX_TRACEBACK = 8000  # characters, so that a message fits one write: a worker stopped in the middle must not block the reader
+WATCH_INTERVAL = 1.0
+FIRST_TO_GO = "500"  # of 1000: when memory runs out, a worker can be replaced and the coordinator cannot
+
+
+class Done(NamedTuple):
+    """A task is finished; times are on the system's monotonic clock."""
+
+    task: Task
+    started: float
+    ended: float
+    exact: bool
+
+
+class Failed(NamedTuple):
+    """A task raised. `numbers` marks a NaN or infinity, which no restart would cure."""
+
+    task: Task | None
+    numbers: bool
+    message: str
+
+
+def set_up(cpu: int | None) -> None:
+    """Threads and affinity. Signals and the tie to the parent are inherited or set by the fork server."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    if cpu is not None:
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, {cpu})
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write(FIRST_TO_GO)
+    _leave_at_once()
+
+
+def _leave_at_once() -> None:
+    """An `exit` in an environment's C code ends the process there and then: the exit handlers of all loaded libraries take a second,
+    in which nobody could know that it is gone. Handlers run last in, first out; C libraries without `on_exit` run them all.
+    """
+    library = ctypes.CDLL(None)
+    with contextlib.suppress(AttributeError):
+        library.on_exit(library._exit, None)
+
+
+def watch_parent(expected: int) -> None:
+    """The second rope beside the parent-death signal, for kernels and sandboxes where that is not delivered."""
+
+    def watch() -> None:
+        while os.getppid() == expected:
+            time.sleep(WATCH_INTERVAL)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+def serve(
+    descriptor: int,
+    memory_descriptors: tuple[int, int],
+    settings: Settings,
+    spec: EnvSpec,
+    index: int,
+    cpu: int | None,
+) -> None:
+    """Does what the coordinator asks until it hangs up."""
+    channel = Connection(descriptor)
+    task: Task | None = None
+    try:
+        set_up(cpu)
+        injector = faults.armed_worker(index)
+        injector.reach("spawn", -1)
+        memory = Memory(settings, spec, num_flat(Policy(settings, spec)), memory_descriptors)
+        worker = Worker(settings, spec, memory)
+        injector.attach(worker)
+        while True:
+            try:
+                task = channel.recv()
+            except (EOFError, ConnectionResetError):
+                return
+            started = time.monotonic()
+            exact = worker.run(task)
+            injector.hand_over(task)
+            channel.send(Done(task, started, time.monotonic(), exact))
+    except NumbersError as error:
+        when = f", iteration {task.iteration}" if isinstance(task, (Open, Collect)) else ""
+        _tell(channel, Failed(task, True, f"worker {index}{when}: {error}"))
+    except RunError as error:
+        _tell(channel, Failed(task, False, str(error)))
+    except BaseException:
+        _tell(channel, Failed(task, False, traceback.format_exc()[-MAX_TRACEBACK:]))
+
+
+def _tell(channel: Connection, failure: Failed) -> None:
+    with contextlib.suppress(OSError):
+        channel.send(failure)

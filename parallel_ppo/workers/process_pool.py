@@ -1,0 +1,306 @@
+"""The processes that work: started, asked, watched, replaced, stopped.
+
+A task is pinned to the worker that owns the slice (`Open`, `Collect`) or free (`Gradient`, `Reduce`, `Evaluate`): free tasks go to the owner
+of their slice first and to whoever is idle after that. A worker that dies, hangs, stops or raises is killed, confirmed dead and
+replaced; its slices are restored to where the iteration started and its tasks are asked again.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from parallel_ppo.exits import NumbersError, RestartsExhausted
+from parallel_ppo.machine.cgroup import oom_kills
+from parallel_ppo.machine.signals import NoSignals
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.workers.fork_server import Child, ForkServer, ForkServerLost, is_stopped
+from parallel_ppo.workers.memory import Memory
+from parallel_ppo.workers.pool import Span, opening_task
+from parallel_ppo.workers.process import Done, Failed
+from parallel_ppo.workers.worker import Collect, Evaluate, Gradient, Open, Task
+from parallel_ppo.workers.worker_handle import WorkerHandle, describe_end, is_dead
+
+DEPTH = 2  # tasks in a worker's hands: one to do and one waiting, so that it never idles between them
+POLL = 0.5
+FIRST_DEADLINE = 600.0
+LEAST_DEADLINE = 30.0
+DEADLINE_FACTOR = 20.0
+GAP = 10.0  # the coordinator itself was stopped or suspended: deadlines start anew
+FORK_SERVER_ATTEMPTS = 3
+KILL_PATIENCE = (
+    60.0  # a killed process that does not go is stuck in the kernel (a dead file server, a broken disk)
+)
+
+
+class ProcessPool:
+    def __init__(
+        self,
+        settings: Settings,
+        memory: Memory,
+        fork_server: ForkServer,
+        cpus: list[int | None],
+        slices: range,
+        first_iteration: int,
+        on_fault: Callable[[str], None],
+        signals: NoSignals | None = None,
+        on_event: Callable[[dict[str, Any]], None] = lambda event: None,
+    ) -> None:
+        """`on_fault` gets a line for every worker that is lost; `on_event` the facts, and again when it is replaced."""
+        self.settings, self.memory, self.fork_server, self.on_fault = settings, memory, fork_server, on_fault
+        self.signals, self.on_event = signals or NoSignals(), on_event
+        fork_server.check = self.signals.check
+        self.num_workers, self.restarts, self.exact = len(cpus), 0, True
+        self.members = [
+            WorkerHandle(index, cpu, list(_share(slices, self.num_workers, index)))
+            for index, cpu in enumerate(cpus)
+        ]
+        self.owner = {slice_index: member for member in self.members for slice_index in member.slices}
+        self.slice_iteration = dict.fromkeys(slices, first_iteration)
+        self.selector = selectors.DefaultSelector()
+        if self.signals.waker is not None:
+            self.selector.register(self.signals.waker, selectors.EVENT_READ, None)
+        self.oom_kills = oom_kills(Path("/"))
+        self.longest: dict[type, float] = {}
+        self.waiting: set[Task] = set()
+        self.spans: list[Span] = []
+        for member in self.members:
+            self._start(member)
+        self.run(())
+
+    @property
+    def pids(self) -> list[int]:
+        return [self.fork_server.process.pid, *(member.child.pid for member in self.members if member.child)]
+
+    # --- asking -----------------------------------------------------------------------------------------------------------
+
+    def run(self, tasks: Iterable[Task]) -> list[Span]:
+        """Returns when every task is done, whoever had to be replaced on the way."""
+        for task in tasks:
+            self.waiting.add(task)
+            self._home(task).queue.append(task)
+        self.spans = []
+        last_poll = time.monotonic()
+        while self.waiting or any(member.outstanding for member in self.members):
+            for member in self.members:
+                self._feed(member)
+            for key, _ in self.selector.select(POLL):
+                self._event(key.fileobj, key.data)
+            self.signals.check()
+            if time.monotonic() - last_poll > POLL:
+                last_poll = self._watch(last_poll)
+        return self.spans
+
+    def _home(self, task: Task) -> WorkerHandle:
+        if isinstance(task, (Open, Collect)):
+            return self.owner[task.slice_index]
+        if isinstance(task, Gradient):
+            return self.owner[task.lane // len(self.settings.shape.lane_sizes)]
+        if isinstance(task, Evaluate):
+            return self.members[task.slice_index % self.num_workers]
+        return self.members[task.first_block % self.num_workers]
+
+    def _feed(self, member: WorkerHandle) -> None:
+        while member.child is not None and len(member.outstanding) < self._depth(member):
+            if not member.queue and not self._steal(member):
+                return
+            task = member.queue.popleft()
+            try:
+                member.send(task)
+            except OSError:
+                return  # it is dying: its sentinel tells, and what it holds is asked again
+
+    def _depth(self, member: WorkerHandle) -> int:
+        """The last free tasks are not handed out ahead: whoever is idle first takes them."""
+        is_pinned = bool(member.queue) and isinstance(member.queue[0], (Open, Collect))
+        return DEPTH if is_pinned or len(self.waiting) > DEPTH * self.num_workers else 1
+
+    def _steal(self, member: WorkerHandle) -> bool:
+        """A free task from whoever has most of them waiting."""
+        victim = max(self.members, key=lambda other: len(other.queue))
+        if (
+            not victim.queue
+            or isinstance(victim.queue[-1], (Open, Collect))
+            or (member.outstanding and len(victim.queue) < 2)
+        ):
+            return False
+        member.queue.append(victim.queue.pop())
+        return True
+
+    # --- hearing ----------------------------------------------------------------------------------------------------------
+
+    def _event(self, source: Any, member: WorkerHandle | None) -> None:
+        """Of a process that was replaced a moment ago, there may be one left: its channel is another, its successor lives."""
+        if member is None or member.child is None or member.channel is None:
+            return
+        is_lost = False
+        try:
+            if source is member.channel:
+                self._message(member, member.channel.recv())
+            elif is_dead(member.child):
+                is_lost = True
+                while member.channel.poll():  # what it said before it died
+                    self._message(member, member.channel.recv())
+        except (EOFError, OSError):
+            is_lost = True
+        if is_lost:
+            self._replace(member, "raised" if member.traceback else "died")
+
+    def _message(self, member: WorkerHandle, message: Done | Failed) -> None:
+        if isinstance(message, Failed):
+            if message.numbers:
+                raise NumbersError(message.message)
+            member.traceback = message.message
+            raise EOFError  # it has left its loop: treat it as dead
+        task = message.task
+        assert member.outstanding and member.outstanding[0] == task, "a reply to a question nobody asked"
+        member.outstanding.popleft()
+        member.asked = time.monotonic()
+        self.waiting.discard(task)
+        self.exact &= message.exact
+        if isinstance(task, Collect):
+            self.slice_iteration[task.slice_index] = task.iteration + 1
+        duration = message.ended - message.started
+        self.longest[type(task)] = max(self.longest.get(type(task), 0.0), duration)
+        if isinstance(task, Open):
+            self._opened(member)
+        else:
+            self.spans.append(Span(member.index, task, message.started, message.ended))
+
+    def _opened(self, member: WorkerHandle) -> None:
+        if member.lost_at is not None and not any(
+            isinstance(task, Open) for task in (*member.outstanding, *member.queue)
+        ):
+            seconds, member.lost_at = time.monotonic() - member.lost_at, None
+            self.on_event({"event": "replaced", "worker": member.index, "seconds": seconds})
+
+    # --- watching ---------------------------------------------------------------------------------------------------------
+
+    def _watch(self, last_poll: float) -> float:
+        now = time.monotonic()
+        for member in self.members:
+            if member.child is None:
+                continue
+            if now - last_poll > GAP:
+                member.asked = now
+            member.stopped_polls = member.stopped_polls + 1 if is_stopped(member.child.pid) else 0
+            if member.stopped_polls >= 2:
+                self._replace(member, "was stopped by a signal")
+            elif member.outstanding and now - member.asked > self._deadline(member.outstanding[0]):
+                self._replace(member, f"gave no answer for {now - member.asked:.0f} s")
+        return now
+
+    def _deadline(self, task: Task) -> float:
+        chosen = self.settings.parallel.hang_timeout
+        if chosen != "auto":
+            return chosen
+        longest = self.longest.get(type(task))
+        return FIRST_DEADLINE if longest is None else max(LEAST_DEADLINE, DEADLINE_FACTOR * longest)
+
+    # --- starting, replacing, stopping ------------------------------------------------------------------------------------
+
+    def _start(self, member: WorkerHandle) -> None:
+        member.child = self._spawn(member)
+        member.channel = Connection(member.child.socket.detach())
+        member.stopped_polls = 0
+        self.selector.register(member.channel, selectors.EVENT_READ, member)
+        self.selector.register(member.child.pidfd, selectors.EVENT_READ, member)
+        for slice_index in reversed(member.slices):
+            task = opening_task(self.memory, slice_index, self.slice_iteration[slice_index])
+            self.waiting.add(task)
+            member.queue.appendleft(task)
+
+    def _spawn(self, member: WorkerHandle) -> Child:
+        reason = ""
+        for _ in range(FORK_SERVER_ATTEMPTS):
+            try:
+                return self.fork_server.spawn(member.index, member.cpu, self.memory.descriptors)
+            except ForkServerLost as lost:
+                reason = str(lost)
+                self.fork_server = (
+                    self.fork_server.again()
+                )  # its workers die with it and are replaced in turn
+        raise RestartsExhausted(
+            f"worker {member.index} cannot be started: {reason}, {FORK_SERVER_ATTEMPTS} times in a row"
+        )
+
+    def _replace(self, member: WorkerHandle, what: str) -> None:
+        """The old incarnation is confirmed dead before the new one is asked: nobody writes late."""
+        assert member.child is not None
+        pid, noticed = member.child.pid, time.monotonic()
+        self._remove(member)
+        status = self.fork_server.status_of(pid)
+        again = [task for task in (*member.outstanding, *member.queue) if not isinstance(task, Open)]
+        self.waiting -= {task for task in (*member.outstanding, *member.queue) if isinstance(task, Open)}
+        member.outstanding.clear()
+        member.queue = deque(again)
+        member.restarts += 1
+        self.restarts += 1
+        cause = self._out_of_memory(status) or describe_end(what, status)
+        iteration = max(self.slice_iteration.values())
+        last_line = member.traceback.strip().splitlines()[-1] if member.traceback else ""
+        if member.restarts > self.settings.parallel.max_restarts:
+            raise RestartsExhausted(
+                f"worker {member.index} {cause} {member.restarts} times without a completed iteration "
+                f"(iteration {iteration}, seed {self.settings.training.seed}){': ' + last_line if last_line else ''}"
+                + (f"\n{member.traceback}" if "\n" in member.traceback.strip() else "")
+            )
+        self.on_fault(
+            f"worker {member.index} {cause}{': ' + last_line if last_line else ''}; replaced, its work is redone"
+        )
+        self.on_event({"event": "lost", "worker": member.index, "iteration": iteration, "cause": cause,
+                       "pid": pid, "monotonic": noticed})  # fmt: skip
+        member.traceback, member.lost_at = "", noticed
+        self._start(member)
+
+    def _out_of_memory(self, status: int | None) -> str | None:
+        """The kernel kills with SIGKILL too, and counts it."""
+        if status not in (None, -signal.SIGKILL):
+            return None
+        before, self.oom_kills = self.oom_kills, oom_kills(Path("/"))
+        if self.oom_kills <= before:
+            return None
+        return "was killed by the kernel for lack of memory (use fewer environments or workers, or raise the limit)"
+
+    def _remove(self, member: WorkerHandle) -> None:
+        if member.child is None or member.channel is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(member.child.pidfd, signal.SIGKILL)
+        if not is_dead(member.child, KILL_PATIENCE):
+            raise RestartsExhausted(
+                f"worker {member.index} (pid {member.child.pid}) cannot be killed: it is stuck in the kernel, "
+                "which a broken disk or file server can cause"
+            )
+        self.selector.unregister(member.channel)
+        self.selector.unregister(member.child.pidfd)
+        member.channel.close()
+        os.close(member.child.pidfd)
+        member.child, member.channel = None, None
+
+    def iteration_done(self) -> None:
+        for member in self.members:
+            member.restarts = 0
+
+    def close(self) -> None:
+        """May be called twice, and at any moment."""
+        for member in self.members:
+            if member.child is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(member.child.pidfd, signal.SIGKILL)
+        for member in self.members:
+            with contextlib.suppress(RestartsExhausted):
+                self._remove(member)
+        self.selector.close()
+        self.fork_server.close()
+
+
+def _share(slices: range, parts: int, index: int) -> range:
+    """Contiguous and as even as possible."""
+    return slices[index * len(slices) // parts : (index + 1) * len(slices) // parts]

@@ -1,0 +1,62 @@
+"""One place in the pool and the process that fills it now."""
+
+import select
+import signal
+import time
+from collections import deque
+from enum import Enum
+from multiprocessing.connection import Connection
+
+from parallel_ppo.workers.fork_server import Child
+from parallel_ppo.workers.worker import Task
+
+
+class State(Enum):
+    ABSENT = "absent"
+    WORKING = "working"
+    IDLE = "idle"
+
+
+class WorkerHandle:
+    def __init__(self, index: int, cpu: int | None, slices: list[int]) -> None:
+        self.index, self.cpu, self.slices = index, cpu, slices
+        self.child: Child | None = None
+        self.channel: Connection | None = None
+        self.outstanding: deque[Task] = deque()
+        self.queue: deque[Task] = deque()
+        self.asked = 0.0
+        self.restarts = 0
+        self.stopped_polls = 0
+        self.traceback = ""
+        self.lost_at: float | None = None  # until the replacement is as far as its predecessor
+
+    @property
+    def state(self) -> State:
+        if self.child is None:
+            return State.ABSENT
+        return State.WORKING if self.outstanding else State.IDLE
+
+    def send(self, task: Task) -> None:
+        assert self.channel is not None
+        if not self.outstanding:
+            self.asked = time.monotonic()
+        self.outstanding.append(task)
+        self.channel.send(task)
+
+
+def is_dead(child: Child, timeout: float = 0.0) -> bool:
+    """`poll` needs no descriptor of its own: it works when they have run out."""
+    sentinel = select.poll()
+    sentinel.register(child.pidfd, select.POLLIN)
+    return bool(sentinel.poll(timeout * 1000))
+
+
+def describe_end(what: str, status: int | None) -> str:
+    if what != "died" or status is None:
+        return what
+    if status >= 0:
+        return f"exited with code {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
