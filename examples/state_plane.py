@@ -1,0 +1,88 @@
+"""What a policy of Pendulum-v1 or MountainCar-v0 does in every state, the value it gives it, and one episode on both.
+
+python examples/state_plane.py runs/parallel-1      writes plane.png into the run directory
+"""
+
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
+
+import gymnasium
+import numpy as np
+import torch
+
+from parallel_ppo.evaluation.loaded_policy import guarded, load_subject
+from parallel_ppo.exits import InputError
+from parallel_ppo.policies import heads
+from parallel_ppo.policies.policy import Policy, bind
+from parallel_ppo.reports import theme
+
+# Both axes with their bounds, what an action is, the observation of a state and the state of an observation.
+PLANES = {
+    "Pendulum-v1": (
+        ("angle from upright (radians)", -np.pi, np.pi), ("angular velocity (radians/s)", -8, 8), "torque (Nm)",
+        lambda x, y: (np.cos(x), np.sin(x), y), lambda row: (np.arctan2(row[1], row[0]), row[2]),
+    ),
+    "MountainCar-v0": (
+        ("position", -1.2, 0.6), ("velocity", -0.07, 0.07), "push (-1 left, 1 right)",
+        lambda x, y: (x, y), lambda row: (row[0], row[1]),
+    ),
+}  # fmt: skip
+
+
+def main(arguments) -> int:
+    options = {"env": None, "seed": 0, "deterministic": True, "quiet": True, "trust_checkpoint": False}
+    subject = load_subject(Namespace(checkpoint=Path(arguments[0]), **options))
+    env_id = subject.settings.env.id
+    if env_id not in PLANES:
+        raise InputError(f"{env_id}: has no state plane to draw; known are {', '.join(PLANES)}")
+    (x_name, *x_ends), (y_name, *y_ends), action_name, observation_of, state_of = PLANES[env_id]
+    policy, filled, env = Policy(subject.settings, subject.spec), subject.filled, gymnasium.make(env_id)
+    bind(policy, torch.from_numpy(filled.parameters))
+    normaliser = torch.from_numpy(filled.observation_mean), torch.from_numpy(filled.observation_scale)
+
+    @torch.inference_mode()
+    def act(rows):
+        """The most likely actions as the environment takes them, and the values."""
+        rows = torch.from_numpy(np.asarray(rows, np.float32))
+        output = policy(policy.prepare(rows, *normaliser, subject.settings.training.observation_clip))
+        action = heads.mode(subject.spec.action, output.action).numpy()
+        if isinstance(env.action_space, gymnasium.spaces.Box):
+            action = np.clip(action, -1, 1) * env.action_space.high
+        return action, output.value.numpy()
+
+    x, y = np.meshgrid(np.linspace(*x_ends, 121), np.linspace(*y_ends, 121))
+    action, value = act(np.stack([part.ravel() for part in observation_of(x, y)], 1))
+    action = action.reshape(x.shape) - (env_id == "MountainCar-v0")
+    row, _ = env.reset(seed=0)
+    path, is_over = [state_of(row)], False
+    while not is_over:
+        chosen = act(row[None])[0].reshape(env.action_space.shape)
+        row, _, terminated, truncated, _ = env.step(chosen if chosen.ndim else int(chosen))
+        path.append(state_of(row))
+        is_over = terminated or truncated
+
+    with theme.drawing(theme.LIGHT):
+        figure = theme.new_figure(11, 4.6)
+        grids = (
+            (action, "coolwarm", action_name),
+            (value.reshape(x.shape), "viridis", "value (as in training)"),
+        )
+        for axes, (grid, colors, name) in zip(figure.subplots(1, 2), grids, strict=True):
+            figure.colorbar(axes.pcolormesh(x, y, grid, cmap=colors), ax=axes, label=name)
+            axes.plot(
+                *zip(*path, strict=True), "w.", markersize=5, markeredgecolor="black", markeredgewidth=0.4
+            )
+            axes.set(xlabel=x_name, ylabel=y_name)
+        steps = subject.weights.env_steps
+        figure.suptitle(f"{env_id} after {steps:,} steps; dots: an episode of {len(path) - 1} steps")
+    print(theme.save(figure, Path(arguments[0]) / "plane.png"))
+    return 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2 or not Path(sys.argv[1]).is_dir():
+        sys.exit("usage: python examples/state_plane.py RUN_DIR")
+    sys.exit(guarded(main, sys.argv[1:]))
