@@ -51,6 +51,7 @@ class RewardNormalizer:
     def scale(self, reward: np.ndarray, episode_start: np.ndarray, clip: float) -> np.ndarray:
         """Learns from the whole iteration first, then scales it. `episode_start` has T + 1 rows."""
         returns = np.empty(reward.shape)
+        self.running = np.where(episode_start[0], 0.0, self.running)
         for t in range(len(reward)):
             self.running = self.running * self.gamma + reward[t]
             returns[t] = self.running

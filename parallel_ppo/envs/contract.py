@@ -120,8 +120,8 @@ class SliceEnv(Protocol):
 
     def get_state(self) -> list[bytes]: ...
 
-    def set_state(self, states: list[bytes]) -> tuple[np.ndarray, bool]:
-        """The observation after restoring, and whether the restored state is exact."""
+    def set_state(self, states: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        """The observations after restoring, and [n] bool: is exact; where it is not, a new episode was opened."""
         ...
 
     def views(self) -> list[View]:

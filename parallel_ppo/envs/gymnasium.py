@@ -168,12 +168,12 @@ class GymnasiumSlice:
     def get_state(self) -> list[bytes]:
         return [single.get_state(row) for single, row in zip(self.singles, self.rows, strict=True)]
 
-    def set_state(self, states: list[bytes]) -> tuple[np.ndarray, bool]:
+    def set_state(self, states: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
         exact = [
             single.set_state(state, row)
             for single, state, row in zip(self.singles, states, self.rows, strict=True)
         ]
-        return self.rows.copy(), all(exact)
+        return self.rows.copy(), np.array(exact)
 
     def views(self) -> list[View]:
         return [View(np.asarray(single.env.render()), None) for single in self.singles[: self.num_views]]

@@ -73,9 +73,9 @@ class ProcgenSlice:
     def get_state(self) -> list[bytes]:
         return [bytes(state) for state in self.native.callmethod("get_state")]
 
-    def set_state(self, states: list[bytes]) -> tuple[np.ndarray, bool]:
+    def set_state(self, states: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
         self.native.callmethod("set_state", states)
-        return self.native.observe()[1]["rgb"], True
+        return self.native.observe()[1]["rgb"], np.ones(len(states), bool)
 
     def views(self) -> list[View]:
         assert self.copies is not None, "made without views"

@@ -23,6 +23,11 @@ def finished_episodes(state: TrainingState, memory: Memory) -> list[Episode]:
     """Advances the partial episodes of `state` by one iteration and returns those that ended, in order of time."""
     num_steps, num_envs = memory.reward.shape
     counters, found = state.counters, []
+    restarted = memory.episode_start[
+        0
+    ].nonzero()  # among them what could not be restored, and left its episode
+    state.episode_return[restarted] = 0
+    state.episode_length[restarted] = 0
     for t in range(num_steps):
         state.episode_return += memory.reward[t]
         state.episode_length += 1

@@ -133,10 +133,9 @@ class Worker:
             for column, length in zip(range(columns.start, columns.stop), lengths, strict=True)
         ]
         observation, exact = env.set_state(states)
-        if not exact:
-            memory.carry_observation[slot, columns] = observation
-            memory.carry_start[slot, columns] = 1
-        return exact
+        memory.carry_observation[slot, columns] = observation
+        memory.carry_start[slot, columns] |= ~exact
+        return bool(exact.all())
 
     def publish(self, slice_index: int, iteration: int, observation: np.ndarray, start: np.ndarray) -> None:
         """Where the next iteration starts, into the slot that nobody reads now; the stamp comes last."""
