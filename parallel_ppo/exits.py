@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+from parallel_ppo.printable import printable
+
 
 class ExitCode(IntEnum):
     DONE = 0
@@ -18,6 +20,9 @@ class RunError(Exception):
     """Ends the run with one line for the user; `code` becomes the exit status."""
 
     code = ExitCode.INPUT
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class InputError(RunError):

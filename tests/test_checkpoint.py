@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tools"))
 import chaos_files
 import chaos_mutations
 
+from parallel_ppo.evaluation import policy_files
 from parallel_ppo.exits import InputError, StorageError
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
 from parallel_ppo.training import checkpoint
@@ -93,11 +94,43 @@ def test_links_that_lead_nowhere_or_in_circles_do_no_harm(world, tmp_path):
     assert os.readlink(tmp_path / "latest") == "step_32"
 
 
+def test_a_kill_between_the_renames_of_a_step_saved_again_loses_nothing(world, tmp_path, monkeypatch):
+    first, again, place = world.invent(3), world.invent(3, 1), tmp_path / "c"
+    assert world.save(place, first)
+    rename, calls = os.rename, []
+
+    def killed(source, target):
+        if calls:
+            raise KeyboardInterrupt
+        calls.append((source, target))
+        rename(source, target)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "rename", killed)
+        world.save(place, again)
+    assert world.loaded_iteration(place, {3: first}) == 3
+    assert policy_files.candidates(place)[0][0].is_file()
+    assert world.save(place, again) and world.loaded_iteration(place, {3: again}) == 3
+    assert list(place.glob(".*")) == []
+
+
+def test_an_older_checkpoint_with_the_right_signature_is_used(world, tmp_path, monkeypatch):
+    older = world.invent(2)
+    world.save(tmp_path / "c", older)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "stranger"))
+    world.save(tmp_path / "c", world.invent(3))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    path, _, _, refused = newest(world, tmp_path / "c")
+    assert path.name == "step_64" and "--trust-checkpoint" in refused[0]
+
+
 def test_states_of_another_user_need_trust_and_are_signed_then(world, tmp_path, monkeypatch):
     snapshot = world.invent(3)
     world.save(tmp_path / "c", snapshot)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "stranger"))
-    with pytest.raises(InputError, match=r"was not written by this user.*--trust-checkpoint"):
+    with pytest.raises(
+        InputError, match=r"was not signed with this user's key.*PARALLEL_PPO_KEY_FILE.*--trust-checkpoint"
+    ):
         newest(world, tmp_path / "c")
     assert newest(world, tmp_path / "c", trust=True) is not None
     world.save(tmp_path / "c", snapshot)

@@ -91,6 +91,12 @@ def test_workers_of_the_cluster_section_are_those_of_a_node() -> None:
         small_settings(cluster__num_workers=3, parallel__num_workers=2)
 
 
+@pytest.mark.parametrize("data", [b'["0:a", "boot"]', b"[1, 2, 3, 4, 5, 6, 7, 8, 9]", b"7", b"\xff", b"{}"])
+def test_a_hello_of_another_version_is_told(data: bytes) -> None:
+    with pytest.raises(InputError, match="node 1 runs another version"):
+        rendezvous._read_hello(1, data)
+
+
 def test_the_interface_leads_to_the_first_node() -> None:
     cluster = small_settings().cluster
     assert rendezvous.choose_interface(cluster, "127.0.0.1") == ("lo", "127.0.0.1")

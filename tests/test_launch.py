@@ -86,3 +86,12 @@ def test_ssh_runs_a_node_on_each_host_and_passes_the_code_on(tmp_path: Path) -> 
     result = subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True)
     assert result.returncode == 75, result.stderr
     assert (tmp_path / "0").exists() and (tmp_path / "1").exists()
+
+
+@pytest.mark.parametrize(
+    ("launcher", "flag"), [("slurm", "--name"), ("slurm", "--sbatch"), ("pbs", "--pbs"), ("pbs", "--time")]
+)
+def test_a_line_end_in_a_directive_is_refused(launcher: str, flag: str) -> None:
+    result = generate(launcher, *SCHEDULED, f"{flag}=x\ntouch here", "--dry-run", *TRAINING)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert flag in result.stderr and "line end" in result.stderr

@@ -128,8 +128,8 @@ def test_a_full_trace_stays_valid_and_says_so_once(tmp_path: Path) -> None:
 
 def test_a_failing_disk_ends_the_trace_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
-    trace, iteration = make_trace(tmp_path / "t.json", warnings), made_up_iteration()
-    whole = os.pwrite
+    trace, second = (make_trace(tmp_path / name, warnings) for name in ("t.json", "second.json"))
+    iteration, whole = made_up_iteration(), os.pwrite
 
     def torn(descriptor: int, data: bytes, offset: int) -> int:
         return whole(descriptor, data[:50], offset)
@@ -138,6 +138,13 @@ def test_a_failing_disk_ends_the_trace_not_the_run(tmp_path: Path, monkeypatch: 
     trace.add(iteration.phases, iteration.spans)
     assert len(read_events(tmp_path / "t.json")) == 6  # the names of three tracks
     assert len(warnings) == 1 and "disk is full" in warnings[0]
+
+    def broken(*arguments: object) -> int:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(os, "pwrite", broken)
+    second.add(iteration.phases, iteration.spans)
+    assert len(warnings) == 2 and "goes on without a trace" in warnings[1]
 
 
 def test_a_trace_overwrites_nothing(tmp_path: Path) -> None:

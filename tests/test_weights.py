@@ -156,7 +156,11 @@ def test_code_named_by_a_stranger_is_not_imported(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     _, metadata = contents(small_settings())
     described = json.loads(metadata["settings"])
-    for change in ({"id": "stranger:CartPole-v1"}, {"wrappers": [{"stranger:Wrapper": {}}]}):
+    for change in (
+        {"id": "stranger:CartPole-v1"},
+        {"wrappers": [{"stranger:Wrapper": {}}]},
+        {"kwargs": {"render_mode": "human"}},
+    ):
         text = json.dumps(described | {"env": described["env"] | change})
         file = write_weights(tmp_path / "a.safetensors", small_settings(), settings=text)
         with pytest.raises(InputError, match="--trust-checkpoint"):

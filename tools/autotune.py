@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from parallel_ppo.commands import train
@@ -97,7 +98,7 @@ def tune(arguments: argparse.Namespace) -> int:
 
     def measure(candidate: Candidate) -> Trial:
         trial = run_trial(settings, candidate)
-        rate = f"{trial.steps_per_second:,.1f} steps/s" if trial.steps_per_second else trial.problem
+        rate = f"{trial.steps_per_second:,.1f} steps/s" if trial.steps_per_second else escape(trial.problem)
         console.print(f"[dim]{time.monotonic() - began:4.0f} s[/]  {describe(candidate)}  {rate}")
         return trial
 
@@ -113,7 +114,7 @@ def tune(arguments: argparse.Namespace) -> int:
     best = choose(trials)
     show(console, trials, best)
     write_atomically(arguments.output, tuned_yaml(settings, best, default).encode())
-    console.print(f"wrote {arguments.output}; train with: python train_parallel_timed.py --config {arguments.output}", soft_wrap=True)  # fmt: skip
+    print(f"wrote {arguments.output}; train with: python train_parallel_timed.py --config {arguments.output}")
     return 0
 
 
@@ -263,7 +264,7 @@ def describe(candidate: Candidate) -> str:
 def show(console: Console, trials: list[Trial], best: Trial) -> None:
     table = Table("workers", "pinning", "slice_envs", "lane_samples", "steps/s", "")
     for trial in trials:
-        rate = f"{trial.steps_per_second:,.1f}" if trial.steps_per_second else trial.problem
+        rate = f"{trial.steps_per_second:,.1f}" if trial.steps_per_second else escape(trial.problem)
         note = "best" if trial is best else "default" if trial is trials[0] else ""
         table.add_row(*map(str, trial.candidate), rate, note)
     console.print(table)

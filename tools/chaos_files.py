@@ -46,9 +46,10 @@ class World:
         self.names = list(views(self.policy, self.state.parameters))
         self.fresh = self.state.snapshot()
 
-    def invent(self, iteration: int) -> Snapshot:
+    def invent(self, iteration: int, variant: int = 0) -> Snapshot:
         """A state that differs from every other iteration's in every array."""
-        draw, state, memory = np.random.default_rng(iteration), self.state, self.state.memory
+        draw = np.random.default_rng([iteration, variant])
+        state, memory = self.state, self.state.memory
         state.counters.iteration = iteration
         state.counters.env_steps = iteration * self.settings.shape.steps_per_iteration
         initialise(self.policy, state.parameters, iteration)
@@ -159,48 +160,58 @@ def _in_child(action: Callable[[], int]) -> int:
 
 
 def interrupt_writing(folder: Path, *, every: int = 1) -> Report:
-    """A third checkpoint, with pruning, cut off at every call in four ways."""
-    world, start = World(NATURE), folder / "start"
-    candidates = {number: world.invent(number) for number in (1, 2, 3)}
-    for number in (1, 2):
-        assert world.save(start, candidates[number])
+    """A third checkpoint, with pruning, cut off at every call in four ways; and one that replaces another of its step."""
+    world = World(NATURE)
+    first, second, third, again = (world.invent(*which) for which in ((1,), (2,), (3,), (2, 1)))
+    reports = [
+        _interrupt(world, folder, [first, second], third, every),
+        _interrupt(world, folder, [second], again, every),
+    ]
+    return {
+        key: sum((report[key] for report in reports), start=type(reports[0][key])()) for key in reports[0]
+    }
+
+
+def _interrupt(world: World, folder: Path, before: list[Snapshot], saved: Snapshot, every: int) -> Report:
+    start = folder / "start"
+    shutil.rmtree(start, ignore_errors=True)
+    for snapshot in before:
+        assert world.save(start, snapshot)
     counted = folder / "counted"
+    shutil.rmtree(counted, ignore_errors=True)
     shutil.copytree(start, counted, symlinks=True)
 
     def count() -> int:
         saboteur = Saboteur(None, "")
-        world.save(counted, candidates[3])
+        world.save(counted, saved)
         return saboteur.count
 
     calls = _in_child(count)
     assert 10 < calls < 99, calls
-    tried = 0
+    tried, place = 0, folder / "place"
     problems: list[str] = []
     for how in ("die before", "die after", "full", "one error"):
         for at in range(0, calls, every):
-            place = folder / "place"
             shutil.rmtree(place, ignore_errors=True)
             shutil.copytree(start, place, symlinks=True)
 
-            def sabotage(at: int = at, how: str = how, place: Path = place) -> int:
+            def sabotage(at: int = at, how: str = how) -> int:
                 Saboteur(at, how)
-                return 0 if world.save(place, candidates[3]) else 1
+                return 0 if world.save(place, saved) else 1
 
             code, tried = _in_child(sabotage), tried + 1
-            problems += _problems(world, place, candidates, f"{how} call {at} (exit {code})", code)
-    return {
-        "write_calls": calls,
-        "interruptions": tried,
-        "without_loadable_checkpoint": len(problems),
-        "problems": problems[:5],
-    }
+            problems += _problems(world, place, before[-1], saved, f"{how} call {at} (exit {code})", code)
+    return {"write_calls": calls, "interruptions": tried, "without_loadable_checkpoint": len(problems), "problems": problems[:5]}  # fmt: skip
 
 
-def _problems(world: World, place: Path, candidates: dict[int, Snapshot], what: str, code: int) -> list[str]:
-    found = world.loaded_iteration(place, candidates)
-    if found not in (2, 3) or code not in (0, 1, -signal.SIGKILL) or (code == 0 and found != 3):
-        return [f"{what}: found {found}"]
-    if not world.save(place, candidates[3]) or world.loaded_iteration(place, candidates) != 3:
+def _problems(world: World, place: Path, old: Snapshot, new: Snapshot, what: str, code: int) -> list[str]:
+    def holds(snapshot: Snapshot) -> bool:
+        return world.loaded_iteration(place, {snapshot.counters["iteration"]: snapshot}) is not None
+
+    has_new = holds(new)
+    if not (has_new or holds(old)) or code not in (0, 1, -signal.SIGKILL) or (code == 0 and not has_new):
+        return [f"{what}: holds neither the old nor the new checkpoint"]
+    if not world.save(place, new) or not holds(new):
         return [f"{what}: cannot be saved afterwards"]
     hidden = [path.name for path in place.glob(".*")]
     return [f"{what}: {hidden} stayed"] if hidden else []

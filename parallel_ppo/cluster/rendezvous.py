@@ -249,7 +249,7 @@ def _await_all(
     while len(hellos) < node.size:
         for rank in range(node.size):
             if rank not in hellos and store.check([f"hello/{rank}"]):
-                hellos[rank] = Hello(*json.loads(store.get(f"hello/{rank}")))
+                hellos[rank] = _read_hello(rank, store.get(f"hello/{rank}"))
         check_same(hellos)
         if len(hellos) < node.size:
             if time.monotonic() > deadline:
@@ -260,6 +260,16 @@ def _await_all(
                 )
             time.sleep(POLL)
     return [hellos[rank] for rank in range(node.size)]
+
+
+def _read_hello(rank: int, data: bytes) -> Hello:
+    """Another version of this program may say more or less of itself."""
+    try:
+        return Hello(*json.loads(data))
+    except (TypeError, ValueError):
+        raise InputError(
+            f"node {rank} runs another version of parallel_ppo than this node ({VERSION}); start all nodes with the same code"
+        ) from None
 
 
 def check_same(hellos: dict[int, Hello]) -> None:

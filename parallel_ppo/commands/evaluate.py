@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 from rich.console import Console
+from rich.text import Text
 
 from parallel_ppo.commands.train import Parser, number_or_auto
 from parallel_ppo.evaluation import filming
@@ -27,6 +28,7 @@ from parallel_ppo.evaluation.report import gap_report, part_report, table
 from parallel_ppo.exits import ExitCode, InputError
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import read_machine
+from parallel_ppo.printable import printable
 from parallel_ppo.settings import env_names
 from parallel_ppo.storage.files import write_atomically
 from parallel_ppo.training.live_evaluation import evaluate as ask
@@ -87,8 +89,8 @@ def _evaluate(argv: Sequence[str] | None) -> int:
     if not arguments.quiet:
         console = Console(highlight=False)
         console.width = max(console.width, TABLE_WIDTH)
-        console.print(f"{report['env_id']}  step {report['env_steps']:,}  {report['num_episodes']} episodes"
-                      f"{' (each)' if len(parts) > 1 else ''}  seed {report['seed']}{'  deterministic' if report['deterministic'] else ''}")  # fmt: skip
+        console.print(Text(f"{printable(report['env_id'])}  step {report['env_steps']:,}  {report['num_episodes']} episodes"
+                      f"{' (each)' if len(parts) > 1 else ''}  seed {report['seed']}{'  deterministic' if report['deterministic'] else ''}"))  # fmt: skip
         console.print(table(report))
         print(f"95 % intervals in brackets; written to {output}")
     if arguments.render:
@@ -131,7 +133,7 @@ def play_on_workers(
 
 
 def _warn(line: str) -> None:
-    print(f"warning: {line}", file=sys.stderr)
+    print(f"warning: {printable(line)}", file=sys.stderr)
 
 
 def make_report(

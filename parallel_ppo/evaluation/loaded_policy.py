@@ -19,6 +19,7 @@ from parallel_ppo.evaluation.policy_files import Filled, Weights
 from parallel_ppo.exits import ExitCode, InputError, RunError
 from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.machine.placement import set_thread_variables
+from parallel_ppo.printable import printable
 from parallel_ppo.settings import env_names
 from parallel_ppo.settings.schema import EnvSettings, Settings
 from parallel_ppo.workers.playing import PARTS, has_unseen_levels
@@ -70,7 +71,7 @@ def load_subject(arguments: argparse.Namespace, **evaluation: Any) -> Subject:
         raise InputError(f"--seed {arguments.seed}: expected a number from 0 to 2^63 - 1")
     loaded, lines = weight_files.load(arguments.checkpoint, trust=arguments.trust_checkpoint)
     for line in lines:
-        print(line, file=sys.stderr)
+        print(printable(line), file=sys.stderr)
     env = chosen_env(loaded.settings.env, arguments.env)
     settings = loaded.settings.model_copy(update={"env": env})
     settings = settings.changed("training", seed=arguments.seed).changed(
@@ -133,7 +134,9 @@ def guarded(main: Callable[[Sequence[str] | None], int], argv: Sequence[str] | N
         return int(ExitCode.INTERRUPTED)
     except OSError as error:
         print(
-            f"error: {error.filename or ''}: {error.strerror or error}".replace("error: :", "error:"),
+            printable(f"error: {error.filename or ''}: {error.strerror or error}").replace(
+                "error: :", "error:"
+            ),
             file=sys.stderr,
         )
         return int(ExitCode.STORAGE)
@@ -143,7 +146,12 @@ def guarded(main: Callable[[Sequence[str] | None], int], argv: Sequence[str] | N
 def progress(what: str, total: int, done: Callable[[], int], quiet: bool) -> Iterator[None]:
     """A bar on a terminal for whatever takes longer than two seconds; `done` is asked from another thread."""
     console, stop = Console(stderr=True), threading.Event()
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
 
     def show() -> None:
         if stop.wait(BAR_AFTER):

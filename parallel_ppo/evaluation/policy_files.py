@@ -143,21 +143,25 @@ def _read_bytes(file: Path) -> bytes:
 
 
 def _check_origin(file: Path, metadata: dict[str, str], trust: bool) -> None:
-    """Settings may name code to import (a module before the id, wrappers): only this user's own weights may do that unasked."""
+    """Settings may name code to import (a module before the id, wrappers) and what an environment is made with (kwargs): only this
+    user's own weights may do that unasked."""
     try:
         env = json.loads(metadata["settings"])["env"]
         foreign = ":" in env["id"] and env_names.procgen_game(env["id"]) is None
-        imports = [env["id"]] if foreign else []
-        imports += [
-            entry if isinstance(entry, str) else next(iter(entry)) for entry in env.get("wrappers", [])
+        wishes = [f"import {env['id']!r}"] if foreign else []
+        wishes += [
+            f"import {entry if isinstance(entry, str) else next(iter(entry))!r}"
+            for entry in env.get("wrappers", [])
         ]
+        wishes += [f"make its environment with {key!r}" for key in env.get("kwargs") or {}]
     except (KeyError, ValueError, TypeError, AttributeError, StopIteration, RecursionError) as error:
         raise Damaged(f"{file}: its settings cannot be read ({type(error).__name__})") from None
     own_signature, given = signature(metadata["settings"].encode()), metadata.get("signature", "")
     own = own_signature is not None and hmac.compare_digest(own_signature.encode(), given.encode())
-    if imports and not (own or trust):
+    if wishes and not (own or trust):
         raise InputError(
-            f"{file}: was not written by this user and asks to import {imports[0]!r}; use --trust-checkpoint if you know where it comes from"
+            f"{file}: was not signed with this user's key and asks to {wishes[0]}; use --trust-checkpoint if you know where "
+            "it comes from"
         )
 
 

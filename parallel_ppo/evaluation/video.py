@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.storage.files import temporary_beside
 
 LEAST_TILE = 256  # pixels: smaller pictures are enlarged by a whole factor
 GIF_FRAMES = 300
@@ -72,7 +73,7 @@ class Mp4:
             raise InputError(
                 f"{path}: no ffmpeg was found for MP4; install ffmpeg, or give an --output that ends in .gif"
             ) from None
-        self.path, self.fps, self.temporary = path, fps, path.with_name(f".{path.stem}.tmp.mp4")
+        self.path, self.fps, self.temporary = path, fps, temporary_beside(path)
         self.library = imageio_ffmpeg
         self.writer: Generator[None, Any, None] | None = None
 
@@ -102,7 +103,7 @@ class Gif:
     """Keeps at most 300 frames: when there are more, every second one goes, and the others stay twice as long."""
 
     def __init__(self, path: Path, fps: int) -> None:
-        self.path, self.fps, self.temporary = path, fps, path.with_name(f".{path.stem}.tmp.gif")
+        self.path, self.fps, self.temporary = path, fps, temporary_beside(path)
         self.frames: list[Image.Image] = []
         self.stride, self.seen = 1, 0
 

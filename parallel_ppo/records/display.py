@@ -11,7 +11,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from parallel_ppo.printable import printable
 from parallel_ppo.records.metrics import Record
+from parallel_ppo.storage.files import open_to_append
 
 PLAIN_INTERVAL = 10.0
 
@@ -41,7 +43,7 @@ def make_log(path: Path, name: str) -> Display:
     """For a node that does not lead: its own file instead of the terminal, which is the first node's."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(path, "a", encoding="utf-8")  # noqa: SIM115  (lives as long as the process)
+        file = open(open_to_append(path), "a", encoding="utf-8")  # noqa: SIM115  (lives as long as the process)
     except OSError as error:
         print(f"warning: {path}: node {name} keeps no log ({error.strerror})", file=sys.stderr)
         return PlainDisplay(Console(stderr=True, highlight=False), quiet=True)
@@ -112,10 +114,10 @@ class PlainDisplay:
 
     def note(self, line: str) -> None:
         if not self.quiet:
-            print(line, file=self.console.file, flush=True)
+            print(printable(line), file=self.console.file, flush=True)
 
     def warn(self, line: str) -> None:
-        print(f"warning: {line}", file=self.console.file, flush=True)
+        print(f"warning: {printable(line)}", file=self.console.file, flush=True)
 
     def close(self) -> None:
         pass
@@ -133,7 +135,7 @@ class LiveDisplay:
 
     def start(self, header: list[str]) -> None:
         for line in header:
-            self.console.print(line)
+            self.note(line)
         self.live.start()
 
     def phase(self, name: str) -> None:
@@ -143,10 +145,11 @@ class LiveDisplay:
         self.record, self.progress, self.eta, self.eta_at = record, progress, eta, time.monotonic()
 
     def note(self, line: str) -> None:
-        self.console.print(line)
+        """As `Text`: what comes from outside is never read as markup."""
+        self.console.print(Text(printable(line)))
 
     def warn(self, line: str) -> None:
-        self.console.print(f"[bold yellow]warning:[/] {line}")
+        self.console.print(Text.assemble(("warning:", "bold yellow"), f" {printable(line)}"))
 
     def close(self) -> None:
         self.live.stop()

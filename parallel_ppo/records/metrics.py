@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from parallel_ppo.storage.files import write_atomically
+from parallel_ppo.storage.files import NEW_FILE, open_to_append, write_atomically
 
 Record = dict[str, Any]
 LARGEST = 1e300
@@ -86,7 +86,7 @@ class JsonlLog:
         ]
         self.kept = [record for _, record in kept]
         write_atomically(path, b"".join(line for line, _ in kept))
-        self.descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+        self.descriptor = open_to_append(path)
         self.size = os.fstat(self.descriptor).st_size
         self.pending = b""
 
@@ -137,7 +137,7 @@ class TensorBoardLog:
         for stale in self.directory.glob("events.out.tfevents.*"):
             stale.unlink()
         name = f"events.out.tfevents.{int(time.time())}.{os.getpid()}"
-        self.file = open(self.directory / name, "wb")  # noqa: SIM115
+        self.file = open(os.open(self.directory / name, NEW_FILE, 0o666), "wb")  # noqa: SIM115
         self.writer = RecordWriter(self.file)
         self.writer.write(Event(file_version="brain.Event:2").SerializeToString())
         (records, episodes), self.earlier = self.earlier, ([], [])

@@ -3,6 +3,7 @@
 The file is valid JSON after every write, so it can be read whatever ends the run.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterable
@@ -60,7 +61,8 @@ class ChromeTrace:
     def close(self) -> None:
         """May be called twice."""
         if self.descriptor is not None:
-            os.close(self.descriptor)
+            with contextlib.suppress(OSError):
+                os.close(self.descriptor)
             self.descriptor = None
 
     def _events(self, phases: list[Phase], spans: list[Span]) -> Iterable[Event]:
@@ -114,8 +116,9 @@ class ChromeTrace:
     def _mend(self) -> None:
         """Back to the last whole write; its space is already ours."""
         assert self.descriptor is not None
-        os.pwrite(self.descriptor, TAIL.encode(), self.end)
-        os.ftruncate(self.descriptor, self.end + len(TAIL))
+        with contextlib.suppress(OSError):
+            os.pwrite(self.descriptor, TAIL.encode(), self.end)
+            os.ftruncate(self.descriptor, self.end + len(TAIL))
         self.close()
 
 

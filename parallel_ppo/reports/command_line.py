@@ -82,7 +82,7 @@ def number_list(text: str, *, flag: str, kind: type = int) -> list:
 def progress_bar(console: Console) -> Progress:
     """A bar on a terminal; nothing where the output is a file or a pipe."""
     return Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -46,8 +47,9 @@ def run_name(game: str, seed: int) -> str:
 
 def save_plan(plan: Plan, directory: Path) -> None:
     """Atomically: a suite that is killed can always be resumed."""
-    draft = directory / f"{MANIFEST}.new"
-    draft.write_text(json.dumps(asdict(plan), indent=2) + "\n")
+    draft = directory / f".writing-{secrets.token_hex(8)}"
+    with draft.open("x") as file:  # never through a link that lies there
+        file.write(json.dumps(asdict(plan), indent=2) + "\n")
     draft.replace(directory / MANIFEST)
 
 

@@ -2,18 +2,27 @@
 
 import contextlib
 import os
+import secrets
 import stat
 from pathlib import Path
 
 CHUNK = 1 << 20
+TEMPORARY = ".writing-"  # what is not finished begins with this
+NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Damaged(Exception):
     """A file that must not be used, and why, in one line."""
 
 
+def temporary_beside(path: Path) -> Path:
+    """A name in the same folder that nobody can guess: no link that lies there already can lead a write elsewhere."""
+    return path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}{path.suffix}")
+
+
 def write_durably(path: Path, data: bytes) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+    """A new file: one that is there already, or a link, is an error."""
+    descriptor = os.open(path, NEW_FILE, 0o666)
     try:
         view = memoryview(data)
         while view:
@@ -25,7 +34,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """The old content or the new one, whatever happens; nothing else stays behind a failure."""
-    temporary = path.with_name(f".{path.name}.tmp")
+    temporary = temporary_beside(path)
     try:
         write_durably(temporary, data)
         os.replace(temporary, path)
@@ -33,6 +42,12 @@ def write_atomically(path: Path, data: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def open_to_append(path: Path) -> int:
+    """A descriptor. A link in the place of the file is an error: it could lead anywhere."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    return os.open(path, flags, 0o666)
 
 
 def sync_directory(path: Path) -> None:

@@ -81,7 +81,7 @@ class RunDirectory:
         try:
             for path in (self.root, self.checkpoints, self.root / "logs"):
                 path.mkdir(parents=True, exist_ok=True)
-            self.lock = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            self.lock = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
             fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()

@@ -5,38 +5,73 @@ import hashlib
 import hmac
 import os
 import secrets
+import tempfile
 from pathlib import Path
 
-KEY_BYTES = 32
+from parallel_ppo.exits import InputError
+from parallel_ppo.storage.files import Damaged, read_regular
+
+VARIABLE = "PARALLEL_PPO_KEY_FILE"
+KEY_BYTES = 32  # at least: a shorter one could be guessed
+MAX_KEY_BYTES = 4096
 
 
 def signature(data: bytes) -> str | None:
     """None where no key can be kept."""
     try:
         return hmac.new(_user_key(), data, hashlib.sha256).hexdigest()
-    except (OSError, RuntimeError):  # RuntimeError: this user has no home
+    except (OSError, RuntimeError, Damaged):  # RuntimeError: this user has no home
         return None
 
 
+def prepare() -> str | None:
+    """Makes the key if there is none yet, and returns what the user should know about it."""
+    named = os.environ.get(VARIABLE)
+    try:
+        is_new = not key_file().exists()
+        _user_key()
+    except (OSError, RuntimeError, Damaged) as error:
+        if named:
+            raise InputError(f"{VARIABLE}: {named} cannot be used as a key ({error})") from None
+        return (
+            f"checkpoints are not signed, because no key can be kept here ({error}): continuing this run will need "
+            f"--trust-checkpoint. Set {VARIABLE} to a file that every start of this run can read"
+        )
+    if is_new and not named:
+        return (
+            f"checkpoints are signed with a new key, {key_file()}. Where home folders do not last or differ between "
+            f"machines (containers, some clusters), set {VARIABLE} to a file that every start of this run can read"
+        )
+    return None
+
+
+def key_file() -> Path:
+    named = os.environ.get(VARIABLE)
+    if named:
+        return Path(named)
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "parallel_ppo" / "key"
+
+
 def _user_key() -> bytes:
-    base = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
-    path = base / "parallel_ppo" / "key"
-    with contextlib.suppress(FileNotFoundError):
-        return _read(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".key-{os.getpid()}")
-    with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(secrets.token_bytes(KEY_BYTES))
-        file.flush()
-        os.fsync(file.fileno())
-    with contextlib.suppress(FileExistsError):  # another run of this user was first
-        os.link(temporary, path)
-    temporary.unlink()
-    return _read(path)
-
-
-def _read(path: Path) -> bytes:
-    key = path.read_bytes()
-    if len(key) != KEY_BYTES:
-        raise OSError(f"{path} is not a key")  # a short one could be guessed
+    path = key_file()
+    if not path.exists():
+        _make(path)
+    key = read_regular(path, MAX_KEY_BYTES)
+    if len(key) < KEY_BYTES:
+        raise Damaged(f"{path} has {len(key)} bytes, a key has at least {KEY_BYTES}")
     return key
+
+
+def _make(path: Path) -> None:
+    """Whole from the first moment; whoever else starts for the first time now ends up with the same one."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, temporary = tempfile.mkstemp(prefix=".key-", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(KEY_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(FileExistsError):  # another start was first
+            os.link(temporary, path)
+    finally:
+        os.unlink(temporary)

@@ -2,7 +2,7 @@
 
 `step_<n>/` holds the policy, the optimizer and normalisers, the environments' states (safetensors: nothing is ever executed) and
 a manifest with sizes and checksums. It is written under a temporary name, synced, read back, and renamed; older ones go last.
-Procgen's native reader trusts its input, so environment states carry a signature (`userkey.py`).
+Procgen's native reader trusts its input, so environment states carry a signature (`storage/user_key.py`).
 """
 
 import contextlib
@@ -21,7 +21,15 @@ from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
 from parallel_ppo.exits import InputError, StorageError
-from parallel_ppo.storage.files import Damaged, read_regular, sync_directory, write_durably
+from parallel_ppo.storage.files import (
+    TEMPORARY,
+    Damaged,
+    read_regular,
+    sync_directory,
+    temporary_beside,
+    write_durably,
+)
+from parallel_ppo.storage.user_key import VARIABLE as KEY_VARIABLE
 from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training.state import RECENT, Counters, Snapshot
 from parallel_ppo.workers import faults
@@ -35,7 +43,7 @@ FILES = (POLICY, TRAINING, ENVIRONMENTS)
 MAX_MANIFEST = 1 << 20
 HEADROOM = 1 << 20  # for headers and what grows with the run
 MAX_FAILURES = 3
-LEFTOVER = ".writing-"
+MOVED_ASIDE = ".replaced-"  # a step that is saved again, until its successor has its place
 
 
 # --- writing --------------------------------------------------------------------------------------------------------------
@@ -57,7 +65,7 @@ def save(
     if not _holds(target, policy_sha256, environments):
         os.makedirs(directory, exist_ok=True)
         _clear_leftovers(directory)
-        temporary = directory / f"{LEFTOVER}{target.name}"
+        temporary = directory / f"{TEMPORARY}{target.name}"
         contents = {
             POLICY: safetensors.save(weights, metadata),
             TRAINING: safetensors.save({k: v for k, v in snapshot.arrays.items() if k != "parameters"}),
@@ -66,7 +74,7 @@ def save(
         try:
             _write(temporary, contents, snapshot, policy_sha256, learning)
             if target.exists():
-                os.rename(target, directory / f"{LEFTOVER}old-{target.name}")
+                os.rename(target, directory / f"{MOVED_ASIDE}{target.name}")
             os.rename(temporary, target)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)  # a full disk needs the space more than we do
@@ -119,15 +127,21 @@ def _holds(path: Path, policy_sha256: str, environments: bytes) -> bool:
 
 
 def _clear_leftovers(directory: Path) -> None:
-    for leftover in directory.glob(f"{LEFTOVER}*"):
-        shutil.rmtree(leftover, ignore_errors=True)
+    replaced = [
+        path
+        for path in directory.glob(f"{MOVED_ASIDE}*")
+        if (directory / path.name.removeprefix(MOVED_ASIDE)).exists()
+    ]
+    for leftover in [*directory.glob(f"{TEMPORARY}*"), *replaced]:
+        if leftover.is_dir() and not leftover.is_symlink():
+            shutil.rmtree(leftover, ignore_errors=True)
+        else:
+            os.unlink(leftover)
 
 
 def point(directory: Path, name: str, target: Path) -> None:
     """A relative link, replaced in one step."""
-    temporary = directory / f".{name}.tmp"
-    with contextlib.suppress(FileNotFoundError):
-        os.unlink(temporary)
+    temporary = temporary_beside(directory / name)
     os.symlink(target.name, temporary)
     os.replace(temporary, directory / name)
 
@@ -140,7 +154,7 @@ def prune(directory: Path, keep: int) -> None:
             pinned.add(os.readlink(directory / name))
     for old in steps(directory)[keep:]:
         if old.name not in pinned:
-            os.rename(old, directory / f"{LEFTOVER}old-{old.name}")
+            os.rename(old, directory / f"{TEMPORARY}old-{old.name}")
     _clear_leftovers(directory)
 
 
@@ -172,13 +186,13 @@ class Expected(NamedTuple):
 
 
 def steps(directory: Path) -> list[Path]:
-    """Finished checkpoints, newest first."""
-    found = [
-        (int(path.name[5:]), path)
-        for path in directory.glob("step_*")
-        if path.name[5:].isascii() and path.name[5:].isdigit() and len(path.name) < 30
-    ]
-    return [path for _, path in sorted(found, reverse=True)]
+    """Finished checkpoints, newest first. One that was moved aside counts until its successor has its place."""
+    found = {}
+    for path in [*directory.glob(f"{MOVED_ASIDE}step_*"), *directory.glob("step_*")]:
+        name = path.name.removeprefix(MOVED_ASIDE)
+        if name[5:].isascii() and name[5:].isdigit() and len(name) < 30:
+            found[int(name[5:]), name] = path
+    return [found[key] for key in sorted(found, reverse=True)]
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -255,7 +269,7 @@ def parse_arrays(data: bytes, what: str) -> dict[str, np.ndarray]:
 def load(path: Path, *, trust: bool, expected: Expected) -> tuple[Snapshot, dict[str, np.ndarray]]:
     """A checkpoint that fits, and its weights by name. Damaged says what does not."""
     manifest = _read_manifest(path)
-    if path.name != f"step_{manifest['counters']['env_steps']}":
+    if path.name.removeprefix(MOVED_ASIDE) != f"step_{manifest['counters']['env_steps']}":
         raise Damaged(f"{path} is a copy of step_{manifest['counters']['env_steps']} under another name")
     data = {name: _read_file(path, name, manifest, expected.max_bytes(name)) for name in FILES}
     weights = parse_arrays(data[POLICY], str(path / POLICY))
@@ -308,9 +322,12 @@ def _check_signature(data: bytes, manifest: dict[str, Any], path: Path, trust: b
         own and hmac.compare_digest(own.encode(), str(manifest["environments_hmac"]).encode(errors="replace"))
     ):
         return
-    reason = "was not written by this user" if own else "cannot be checked, because this user has no key"
-    raise InputError(
-        f"{path / ENVIRONMENTS}: {reason}; environment states from strangers can harm. Use --trust-checkpoint if you know where it comes from"
+    reason = (
+        "was not signed with this user's key" if own else "cannot be checked, because this user has no key"
+    )
+    raise Damaged(
+        f"{path / ENVIRONMENTS}: {reason}; environment states from strangers can harm. Set {KEY_VARIABLE} to the key of "
+        "the run, or use --trust-checkpoint if you know where it comes from"
     )
 
 
@@ -346,7 +363,7 @@ def _check_learning(saved: dict[str, Any], given: dict[str, Any], path: Path) ->
 def newest(
     directory: Path, *, trust: bool, expected: Expected
 ) -> tuple[Path, Snapshot, dict[str, np.ndarray], list[str]] | None:
-    """The newest checkpoint that is whole, and a line for each that was passed over. None when there is none at all."""
+    """The newest checkpoint that is whole and trusted, and a line for each that was passed over. None when there is none at all."""
     refused: list[str] = []
     for path in steps(directory):
         try:

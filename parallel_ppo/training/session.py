@@ -28,6 +28,8 @@ from parallel_ppo.records.timeline import Phase, process_started
 from parallel_ppo.records.trace import ChromeTrace, NoTrace, Trace
 from parallel_ppo.settings.layers import to_yaml
 from parallel_ppo.settings.schema import learning_settings
+from parallel_ppo.storage import user_key
+from parallel_ppo.storage.files import open_to_append
 from parallel_ppo.training import checkpoint
 from parallel_ppo.training.bottleneck import Circumstances, limit
 from parallel_ppo.training.budget import Budget
@@ -120,6 +122,9 @@ def _build(
     budget = Budget(settings.training)
     stack.callback(plan.directory.close)
     plan.directory.open()
+    about_key = user_key.prepare() if plan.node.leads else None
+    if about_key is not None:
+        display.warn(about_key)
     if not (plan.resume and _resume(plan, state, policy, display)):
         initialise(policy, state.parameters, settings.training.seed)
     plan.directory.write(plan.directory.root / "config.yaml", to_yaml(settings).encode())
@@ -189,7 +194,10 @@ def _note_event(plan: Plan) -> Callable[[dict[str, Any]], None]:
     """What happened to the workers, in faults.jsonl."""
 
     def note(event: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError), open(plan.directory.root / "faults.jsonl", "a") as file:
+        with (
+            contextlib.suppress(OSError),
+            open(open_to_append(plan.directory.root / "faults.jsonl"), "a") as file,
+        ):
             file.write(json.dumps(event) + "\n")
 
     return note
@@ -218,7 +226,11 @@ def _open_trace(plan: Plan, pool: Pool, display: Display) -> Trace:
     if plan.trace is None:
         return NoTrace()
     began, now = process_started(), time.monotonic()
-    trace = ChromeTrace(plan.trace, origin=began, num_workers=pool.num_workers, warn=display.warn)
+    try:
+        trace = ChromeTrace(plan.trace, origin=began, num_workers=pool.num_workers, warn=display.warn)
+    except OSError as error:
+        display.warn(f"{plan.trace}: cannot be written ({error.strerror}); the run goes on without a trace")
+        return NoTrace()
     trace.add([Phase("start-up", began, now)], [])
     return trace
 

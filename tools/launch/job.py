@@ -42,8 +42,12 @@ def batch_parser(description: str, example: str) -> argparse.ArgumentParser:
     options = parser(description, example)
     options.add_argument("--nodes", type=number(1, 4096), required=True)
     options.add_argument("--cpus", type=number(1, 1024), required=True, help="of each node")
-    options.add_argument("--time", default="24:00:00", help="limit of one job (default: %(default)s)")
-    options.add_argument("--name", default="parallel_ppo", help="of the job (default: %(default)s)")
+    options.add_argument(
+        "--time", type=one_line, default="24:00:00", help="limit of one job (default: %(default)s)"
+    )
+    options.add_argument(
+        "--name", type=one_line, default="parallel_ppo", help="of the job (default: %(default)s)"
+    )
     return options
 
 
@@ -63,6 +67,13 @@ def number(least: int, most: int):  # type: ignore[no-untyped-def]
         return int(text)
 
     return convert
+
+
+def one_line(text: str) -> str:
+    """A scheduler's directive ends with its line: what follows would be a command of the script."""
+    if not text.isprintable():
+        raise argparse.ArgumentTypeError(f"{text!r} holds a line end or another control character")
+    return text
 
 
 def quoted(words: list[str]) -> str:

@@ -8,7 +8,7 @@ import argparse
 import re
 import sys
 
-from job import SCRIPT, batch_parser, fill, quoted, submit
+from job import SCRIPT, batch_parser, fill, one_line, quoted, submit
 
 EXAMPLE = "tools/launch/pbs.py --nodes 4 --cpus 32 --time 24:00:00 --output-dir runs/big -- --env coinrun --num-envs 512 --batch-size 16384"
 
@@ -59,7 +59,7 @@ def coordinator(arguments: argparse.Namespace) -> str:
 
 def main() -> int:
     options = batch_parser(__doc__ or "", EXAMPLE)
-    options.add_argument("--pbs", action="append", default=[], metavar="OPTION", help="further #PBS lines, such as '-q long'")  # fmt: skip
+    options.add_argument("--pbs", type=one_line, action="append", default=[], metavar="OPTION", help="further #PBS lines, such as '-q long'")  # fmt: skip
     arguments = options.parse_args()
     lines = [f"#PBS {line}" for line in arguments.pbs]
     script = fill(TEMPLATE, arguments, lines, pattern=quoted([coordinator(arguments)]))

@@ -6,7 +6,7 @@ is put back into the queue. A lost node (6) is put back as well. The same script
 
 import sys
 
-from job import batch_parser, fill, submit
+from job import batch_parser, fill, one_line, submit
 
 EXAMPLE = "tools/launch/slurm.py --nodes 4 --cpus 32 --time 24:00:00 --output-dir runs/big -- --env coinrun --num-envs 512 --batch-size 16384"
 
@@ -46,7 +46,7 @@ exit "$code"
 
 def main() -> int:
     options = batch_parser(__doc__ or "", EXAMPLE)
-    options.add_argument("--sbatch", action="append", default=[], metavar="OPTION", help="further #SBATCH lines, such as --partition=long")  # fmt: skip
+    options.add_argument("--sbatch", type=one_line, action="append", default=[], metavar="OPTION", help="further #SBATCH lines, such as --partition=long")  # fmt: skip
     arguments = options.parse_args()
     lines = [f"#SBATCH {line}" for line in arguments.sbatch]
     return submit(fill(TEMPLATE, arguments, lines), ["sbatch"], arguments.dry_run)

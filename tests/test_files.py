@@ -1,0 +1,84 @@
+"""Files in folders that strangers made, and the key that signs what this user wrote."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from parallel_ppo.evaluation import video
+from parallel_ppo.exits import InputError
+from parallel_ppo.storage import user_key
+from parallel_ppo.storage.files import open_to_append, write_atomically, write_durably
+from parallel_ppo.storage.run_directory import RunDirectory
+
+
+@pytest.fixture
+def victim(tmp_path: Path) -> Path:
+    path = tmp_path / "victim"
+    path.write_bytes(b"precious")
+    (tmp_path / "downloaded").mkdir()
+    return path
+
+
+def test_no_link_in_a_folder_leads_a_write_elsewhere(victim: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "downloaded"
+    for name in (
+        ".evaluation.json.tmp",
+        "evaluation.json",
+        ".play.tmp.gif",
+        "play.gif",
+        "faults.jsonl",
+        ".lock",
+    ):
+        (folder / name).symlink_to(victim)
+    write_atomically(folder / "evaluation.json", b"new")
+    video.write(iter([Image.new("RGB", (8, 8))]), [folder / "play.gif"], fps=2)
+    for write in (lambda path: write_durably(path, b"new"), open_to_append):
+        with pytest.raises(OSError):
+            write(folder / "faults.jsonl")
+    with pytest.raises(Exception, match="cannot be made or locked"):
+        RunDirectory(folder, folder / "checkpoints", True).open()
+    assert victim.read_bytes() == b"precious"
+    assert (folder / "evaluation.json").read_bytes() == b"new" and not (folder / "play.gif").is_symlink()
+
+
+def test_a_name_as_long_as_names_may_be_can_be_written(tmp_path: Path) -> None:
+    path = tmp_path / ("x" * 250 + ".json")
+    write_atomically(path, b"{}")
+    assert os.listdir(tmp_path) == [path.name]
+
+
+def test_first_starts_at_once_agree_on_one_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for attempt in range(20):
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / str(attempt)))
+        with ThreadPoolExecutor(8) as threads:
+            signatures = list(threads.map(user_key.signature, [b"x"] * 8))
+        assert None not in signatures and len(set(signatures)) == 1
+        assert os.listdir(tmp_path / str(attempt) / "parallel_ppo") == ["key"]
+
+
+def test_a_new_key_and_a_key_that_cannot_be_kept_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert user_key.VARIABLE in (user_key.prepare() or "")
+    assert user_key.prepare() is None
+    monkeypatch.setenv(
+        "XDG_CONFIG_HOME", str(tmp_path / "parallel_ppo" / "key")
+    )  # a file where a folder is needed
+    assert "--trust-checkpoint" in (user_key.prepare() or "") and user_key.signature(b"x") is None
+
+
+def test_a_named_key_serves_in_every_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(user_key.VARIABLE, str(tmp_path / "mounted" / "key"))
+    signatures = []
+    for home in ("one", "other"):
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / home))
+        assert user_key.prepare() is None
+        signatures.append(user_key.signature(b"x"))
+    assert signatures[0] == signatures[1] is not None
+    (tmp_path / "mounted" / "key").write_bytes(b"short")
+    with pytest.raises(InputError, match=r"PARALLEL_PPO_KEY_FILE: .* 5 bytes"):
+        user_key.prepare()
