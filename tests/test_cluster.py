@@ -53,7 +53,11 @@ def test_nodes_on_one_machine_take_disjoint_cores() -> None:
     plan = planning.Plan(
         "cluster", settings, probe(settings), describe("8 smt"), None, None, False, False, Node(0, 2), False
     )  # type: ignore[arg-type]
-    shares = [planning.share_host(plan, index, 2).placement.worker_cpus for index in range(2)]
+    plans = [planning.share_host(plan, index, 2) for index in range(2)]
+    assert [shared.machine.num_physical_cores for shared in plans] == [4, 4], (
+        "no advice to use the other's cores"
+    )
+    shares = [shared.placement.worker_cpus for shared in plans]
     assert all(len(set(share)) == 2 for share in shares) and not set(shares[0]) & set(shares[1])
     crowded = planning.share_host(plan._replace(machine=describe("1")), 1, 2).placement
     assert set(crowded.worker_cpus) == {None}

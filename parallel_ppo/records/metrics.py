@@ -35,6 +35,7 @@ NOT_LEARNING = frozenset(
         "t_eval",
         "wall_time",
         "cpu_percent",
+        "cpu_wait_percent",
         "rss_mb",
         "num_workers",
         "world_size",
@@ -183,8 +184,10 @@ class ResourceMeter:
 
     def __init__(self) -> None:
         self.sampled_at, self.next_at = float("-inf"), float("-inf")
-        self.last_cpu: dict[int, float] = {}
+        self.spent: dict[int, float] = {}
+        self.waited: dict[int, float] = {}
         self.cpu_percent = 0.0
+        self.cpu_wait_percent: float | None = None
         self.rss_mb = 0.0
         self.peak_rss_mb = 0.0
 
@@ -192,21 +195,33 @@ class ResourceMeter:
         if now < self.next_at and not is_last:
             return
         began = time.monotonic()
-        cpu, memory = {}, 0
+        spent, waited, memory = {}, {}, 0
         for pid in [os.getpid(), *pids]:
             try:
                 times = psutil.Process(pid).cpu_times()
-                cpu[pid] = times.user + times.system
+                spent[pid] = times.user + times.system
                 memory += proportional_bytes(pid)
+                waited[pid] = seconds_without_core(pid)
             except (psutil.Error, OSError):
                 continue
-        if self.last_cpu and now > self.sampled_at:
-            spent = sum(seconds - self.last_cpu.get(pid, 0.0) for pid, seconds in cpu.items())
-            self.cpu_percent = round(100 * spent / (now - self.sampled_at), 1)
-        self.last_cpu, self.sampled_at = cpu, now
+        if self.spent and now > self.sampled_at:
+            seconds = now - self.sampled_at
+            self.cpu_percent = _percent(self.spent, spent, seconds)
+            self.cpu_wait_percent = _percent(self.waited, waited, seconds) if waited else None
+        self.spent, self.waited, self.sampled_at = spent, waited, now
         self.rss_mb = round(memory / 1e6, 1)
         self.peak_rss_mb = max(self.peak_rss_mb, self.rss_mb)
         self.next_at = now + max(self.INTERVAL, (time.monotonic() - began) / self.COST)
+
+
+def _percent(before: dict[int, float], now: dict[int, float], seconds: float) -> float:
+    return round(100 * sum(value - before.get(pid, 0.0) for pid, value in now.items()) / seconds, 1)
+
+
+def seconds_without_core(pid: int) -> float:
+    """How long a process's first thread could have run but had to wait for a core. OSError on kernels that do not count it."""
+    with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
+        return int(file.read().split()[1]) / 1e9
 
 
 def proportional_bytes(pid: int) -> int:

@@ -103,8 +103,9 @@ def share_host(plan: Plan, index: int, count: int) -> Plan:
     kept = tuple(core for core in machine.cores if (core.package, core.core_id) in mine)
     if not isinstance(hardware.pinning, str):
         return plan
-    placement, _ = _place(settings, plan.kind, replace(machine, cores=kept, cpu_quota=quota), plan.spec)
-    return plan._replace(placement=placement)
+    machine = replace(machine, cores=kept, cpu_quota=quota)
+    placement, _ = _place(settings, plan.kind, machine, plan.spec)
+    return plan._replace(placement=placement, machine=machine)
 
 
 def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:

@@ -31,7 +31,7 @@ from parallel_ppo.settings.schema import learning_settings
 from parallel_ppo.storage import user_key
 from parallel_ppo.storage.files import open_to_append
 from parallel_ppo.training import checkpoint
-from parallel_ppo.training.bottleneck import Circumstances, limit
+from parallel_ppo.training.bottleneck import limit
 from parallel_ppo.training.budget import Budget
 from parallel_ppo.training.coordinator import Coordinator
 from parallel_ppo.training.follower import Follower
@@ -319,17 +319,18 @@ def _save_end(plan: Plan, coordinator: Coordinator, display: Display) -> bool:
 
 
 def _limit(plan: Plan, coordinator: Coordinator) -> str | None:
-    recorder, is_parallel = coordinator.recorder, plan.kind == "parallel"
+    recorder = coordinator.recorder
     if not isinstance(recorder, Recorder):
         return None
-    circumstances = Circumstances(
-        shape=plan.settings.shape,
-        num_workers=coordinator.pool.num_workers,
-        num_cores=plan_placement(plan.machine, num_workers=None, pinning="none").num_workers,
-        is_parallel=is_parallel,
+    return limit(
+        recorder.tally,
+        plan.settings.shape,
+        kind=plan.kind,
+        num_slices=len(coordinator.cluster.slices),
+        workers=0 if plan.inline else coordinator.pool.num_workers,
+        cores=plan_placement(plan.machine, num_workers=None, pinning="none").num_workers,
         checkpoint_share=recorder.checkpoint_share,
     )
-    return limit(recorder.tally, circumstances)
 
 
 def _summarize(

@@ -1,0 +1,159 @@
+"""One model of an iteration for everything that advises on the number of workers: what would another number make of it?
+
+Collection comes in slices and the update in lanes. A piece is done by one worker, so the worker with the most pieces sets the time of a
+part; and work that computes goes no faster than the cores, however many workers share them. What the coordinator does alone and what
+nodes exchange does not divide at all. Pure arithmetic on seconds: it reads no file, starts no process and knows no settings.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+MESSAGE = 1e-4  # seconds for a task and its answer: 36 us for the bare pipe (median of 4,000), the rest in pool and worker
+WORTH_SAYING = 1.05  # a smaller predicted gain is less than the model can tell
+WORTH_PROCESSES = 1.15  # what worker processes must bring before they are started
+NOTABLE = 0.1  # of a part's time
+WAITING = 0.75  # environments that need a core for less of their time than this are said to wait
+UNLIMITED = 1 << 20
+
+
+class Iteration(NamedTuple):
+    """Seconds of one iteration as they were with `workers` workers (0: everything in the coordinator), and what they depend on."""
+
+    collect: float
+    learn: float
+    coordinator: float  # it alone works
+    num_slices: int
+    num_lanes: int
+    num_updates: int  # optimizer steps
+    workers: int
+    cores: int
+    exchange: float = 0.0
+    checkpoints: float = 0.0
+    idle_collect: float = 0.0  # share of the part in which a worker had nothing to do
+    idle_learn: float = 0.0
+    needs_core: float | None = None  # share of a collecting worker's time; None where it was not measured
+    core_taken: float = 0.0  # share of the busy workers' time in which something else ran on their cores
+
+    @property
+    def total(self) -> float:
+        return self.collect + self.learn + self.coordinator + self.exchange + self.checkpoints
+
+    def seconds(self, workers: int) -> float:
+        """The same iteration with another number of workers."""
+        collect = self.collect * self._collecting(workers) / self._collecting(self.workers)
+        learn = self.learn * self._learning(workers) / self._learning(self.workers)
+        messages = self.num_slices + self.num_updates * (self.num_lanes + 1)
+        talk = MESSAGE * messages * (bool(workers) - bool(self.workers))
+        return self.total - self.collect - self.learn + collect + learn + talk
+
+    def gain(self, workers: int) -> float:
+        return self.total / self.seconds(workers)
+
+    def best(self) -> int:
+        """The fewest workers that nothing beats. More than the cores only for environments that leave them to others."""
+        most = max(self.cores, self.num_slices if self.waits else 1)
+        return min(range(1, most + 1), key=lambda workers: (round(self.seconds(workers), 6), workers))
+
+    def _collecting(self, workers: int) -> float:
+        return busiest(
+            self.num_slices, workers, self.cores, 1.0 if self.needs_core is None else self.needs_core
+        )
+
+    def _learning(self, workers: int) -> float:
+        return busiest(self.num_lanes, workers, self.cores)
+
+    @property
+    def waits(self) -> bool:
+        return self.needs_core is not None and self.needs_core < WAITING
+
+
+def busiest(pieces: int, workers: int, cores: int = UNLIMITED, needs_core: float = 1.0) -> float:
+    """The share of the work that the busiest worker does when pieces are dealt evenly; or that a core does, if that is more."""
+    workers = max(1, workers)
+    return max(-(-pieces // workers) / pieces, needs_core / min(workers, cores))
+
+
+def from_records(
+    mean: Callable[[str], float], *, num_slices: int, num_lanes: int, num_updates: int, workers: int, cores: int, checkpoints: float = 0.0
+) -> Iteration:  # fmt: skip
+    """From the means of the columns of metrics.jsonl; `checkpoints` is their share of all the time."""
+    seconds, hands = mean("t_iter"), max(1, workers)
+    collect, coordinator = mean("share_collect"), mean("share_coordinator")
+    busy = hands * (1 - mean("idle_share")) + coordinator
+    needs_core, taken = None, 0.0
+    if (
+        mean("cpu_percent") > 0 and mean("cpu_wait_percent") >= 0 and collect > 0
+    ):  # not where a column is missing
+        taken = mean("cpu_wait_percent") / 100
+        # The update only computes: whoever was busy and neither ran nor waited for a core was in an environment that waited.
+        waited = max(0.0, busy - mean("cpu_percent") / 100 - taken)
+        needs_core = max(0.01, 1 - waited / (hands * collect * max(0.01, 1 - mean("idle_collect"))))
+    return Iteration(
+        collect=seconds * collect,
+        learn=seconds * (mean("share_gradients") + mean("share_reduce")),
+        coordinator=seconds * coordinator,
+        num_slices=num_slices,
+        num_lanes=num_lanes,
+        num_updates=num_updates,
+        workers=workers,
+        cores=cores,
+        exchange=seconds * mean("share_exchange"),
+        checkpoints=seconds * checkpoints / (1 - checkpoints),
+        idle_collect=mean("idle_collect"),
+        idle_learn=mean("idle_update"),
+        needs_core=needs_core,
+        core_taken=min(1.0, taken / busy) if busy > 0 else 0.0,
+    )
+
+
+def limited_by(iteration: Iteration, command: str = "--num-workers {}") -> str:
+    """The part that takes most of the time, why, and what the model says would help. `command` is how one asks for workers."""
+    parts = {
+        name: getattr(iteration, name)
+        for name in ("collect", "learn", "coordinator", "exchange", "checkpoints")
+    }
+    part = max(parts, key=lambda name: parts[name])
+    share = f"{parts[part] / iteration.total:.0%} of the time"
+    if part == "coordinator":
+        return f"the coordinator, which worked alone for {share}; a larger --batch-size or --n-steps (both change what is learned) helps"
+    if part == "exchange":
+        return (
+            f"the exchange with other nodes ({share}); a faster network, equal nodes "
+            "or a larger --batch-size (which changes what is learned) helps"
+        )
+    if part == "checkpoints":
+        return f"checkpoints ({share}); a longer logging.checkpoint_interval helps"
+    is_collect = part == "collect"
+    what = f"{'environments and inference' if is_collect else 'the arithmetic of the gradients'} ({share})"
+    return f"{what}{_why(iteration, is_collect)}; {_remedy(iteration, is_collect, command)}"
+
+
+def _why(iteration: Iteration, is_collect: bool) -> str:
+    idle = iteration.idle_collect if is_collect else iteration.idle_learn
+    if iteration.core_taken > 1 - WAITING and iteration.workers <= iteration.cores:
+        return f": other programs ran on the workers' cores for {iteration.core_taken:.0%} of the time"
+    if is_collect and iteration.waits:
+        return f": the environments wait, and collecting workers need a core for {iteration.needs_core:.0%} of the time"
+    if idle > NOTABLE:
+        return f": workers had nothing to do for {idle:.0%} of it"
+    if iteration.workers >= iteration.cores and iteration.needs_core is not None:
+        return ", with all cores busy"
+    return ""
+
+
+def _remedy(iteration: Iteration, is_collect: bool, command: str) -> str:
+    workers, best = iteration.workers, iteration.best()
+    gain = iteration.gain(best)
+    if iteration.core_taken > 1 - WAITING and workers <= iteration.cores:
+        return "end them, or give this run CPUs of its own with hardware.pinning"
+    if gain > (WORTH_SAYING if workers else WORTH_PROCESSES):
+        return f"{command.format(best)} should make an iteration {1 - 1 / gain:.0%} shorter"
+    if not workers and iteration.cores > 1:
+        return "worker processes would cost more in messages than they bring"
+    pieces, name = (iteration.num_slices, "slices") if is_collect else (iteration.num_lanes, "lanes")
+    if pieces <= workers or (is_collect and iteration.waits):
+        key = "env.slice_envs" if is_collect else "training.lane_samples"
+        return f"only smaller pieces (a smaller {key}, which changes what is learned) would let more workers help"
+    if workers and pieces % workers:
+        return f"{pieces} {name} do not divide evenly over {workers} workers, but no other number is faster on {iteration.cores} cores"
+    return f"more cores would help (up to {pieces} workers)"
