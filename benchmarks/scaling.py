@@ -14,12 +14,20 @@ from rich.markup import escape
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
 
+from parallel_ppo.commands.train import shipped_config  # noqa: E402
+from parallel_ppo.envs.build import probe  # noqa: E402
 from parallel_ppo.exits import InputError  # noqa: E402
+from parallel_ppo.machine.placement import plan_placement  # noqa: E402
 from parallel_ppo.machine.resources import read_machine  # noqa: E402
 from parallel_ppo.reports import command_line  # noqa: E402
 from parallel_ppo.reports.runs import load_run  # noqa: E402
-from parallel_ppo.reports.scaling_report import SizedRun, build_report, print_report, write_report  # noqa: E402
+from parallel_ppo.reports.scaling import SizedRun  # noqa: E402
+from parallel_ppo.reports.scaling_report import build_report, print_report, write_report  # noqa: E402
 from parallel_ppo.reports.trainer import train  # noqa: E402
+from parallel_ppo.settings.layers import load_settings, to_yaml  # noqa: E402
+from parallel_ppo.settings.schema import Settings  # noqa: E402
+from parallel_ppo.training.planning import resolve_policy  # noqa: E402
+from parallel_ppo.training.worker_count import pieces_of  # noqa: E402
 
 EXAMPLES = (
     "python benchmarks/scaling.py --world-sizes 1,2,4 --repeats 3",
@@ -31,14 +39,17 @@ EXAMPLES = (
 def main() -> int:
     flags = _parser().parse_args()
     sizes = _checked_sizes(flags)
+    settings = checked_settings(flags)
     directory = _output_directory(flags.output_dir)
+    (directory / "config.yaml").write_text(to_yaml(settings))
     console = Console()
     console.print(
         f"{len(sizes)} sizes x {flags.repeats} repeats of {flags.total_iters} iterations, interleaved, into {escape(str(directory))}",
         soft_wrap=True,
     )
     runs = _run_all(flags, sizes, directory, console)
-    report = build_report(runs, warmup=flags.warmup_iters, physical_cores=usable_cores())
+    cores = plan_placement(read_machine(), num_workers=None, pinning="none").num_workers
+    report = build_report(runs, warmup=flags.warmup_iters, cores=cores, pieces=pieces_of(settings.shape))
     written = write_report(report, runs, directory)
     print_report(console, report)
     console.print("wrote " + ", ".join(escape(str(path)) for path in written), soft_wrap=True)
@@ -73,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--minibatches", type=int, default=4, help="minibatches per epoch (default: %(default)s)"
     )
-    result.add_argument("--policy", default="impala", help="impala, nature or mlp (default: %(default)s)")
+    result.add_argument("--policy", default="auto", help="impala, nature, mlp or (default) auto: what fits")
     result.add_argument("--seed", type=int, default=1, help="seed of every run (default: %(default)s)")
     return result
 
@@ -95,6 +106,23 @@ def _checked_sizes(flags: argparse.Namespace) -> list[int]:
     if sizes[0] < 1:
         raise InputError(f"--world-sizes {flags.world_sizes}: expected numbers of workers from 1 on")
     return sizes
+
+
+def checked_settings(flags: argparse.Namespace) -> Settings:
+    """What every run gets; refused here, before there is a folder."""
+    samples = flags.num_envs * flags.rollout_steps
+    given = {
+        "env.id": flags.env_id,
+        "env.num_envs": flags.num_envs,
+        "training.n_steps": flags.rollout_steps,
+        "training.batch_size": samples // flags.minibatches,
+        "training.n_epochs": flags.epochs,
+        "training.total_timesteps": samples * flags.total_iters,
+        "training.policy": flags.policy,
+        "training.seed": flags.seed,
+    }
+    settings = load_settings(file=shipped_config(flags.env_id, "parallel"), flags=given)
+    return resolve_policy(settings.changed("training", duration=None), probe(settings))
 
 
 def _output_directory(given: str | None) -> Path:
@@ -128,7 +156,15 @@ def _run_all(
 
                 output = directory / "runs" / f"w{size}_r{repeat}.log"
                 train(
-                    _arguments(flags, size, steps, target),
+                    [
+                        "--config",
+                        str(directory / "config.yaml"),
+                        "--num-workers",
+                        str(size),
+                        "--output-dir",
+                        str(target),
+                        "--quiet",
+                    ],
                     project=PROJECT,
                     run_directory=target,
                     output=output,
@@ -139,28 +175,6 @@ def _run_all(
                 if not console.is_terminal:
                     console.print(f"{size} worker(s), repeat {repeat}: done")
     return runs
-
-
-def _arguments(flags: argparse.Namespace, size: int, steps: int, target: Path) -> list[str]:
-    values = {
-        "env": flags.env_id,
-        "num-envs": flags.num_envs,
-        "n-steps": flags.rollout_steps,
-        "batch-size": flags.num_envs * flags.rollout_steps // flags.minibatches,
-        "n-epochs": flags.epochs,
-        "total-timesteps": steps,
-        "num-workers": size,
-        "seed": flags.seed,
-        "policy": flags.policy,
-        "output-dir": target,
-    }
-    return [text for name, value in values.items() for text in (f"--{name}", str(value))] + ["--quiet"]
-
-
-def usable_cores() -> int:
-    """Physical cores this process may use, or what a container's quota leaves of them."""
-    machine = read_machine()
-    return max(1, min(machine.num_physical_cores, int(machine.cpu_quota or machine.num_physical_cores)))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from parallel_ppo.machine.iteration_model import Iteration
+from parallel_ppo.machine.iteration_model import Iteration, Pieces, busiest
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.bottleneck import Tally, limit
 
@@ -46,7 +46,7 @@ COLLECTS = {"share_collect": 0.84, "share_gradients": 0.12}
         ({}, {}, "arithmetic of the gradients (88% of the time), with all cores busy", "more cores would help (up to 16 workers)"),
         ({}, {"cores": 8}, "arithmetic of the gradients", "--num-workers 8 should make an iteration"),
         (COLLECTS, {}, "environments and inference (84%", "up to 4 workers"),
-        ({"cpu_percent": 100.0, "cpu_wait_percent": 95.0}, {}, "other programs ran on the workers' cores for 48%", "hardware.pinning"),
+        ({"cpu_percent": 100.0, "cpu_wait_percent": 95.0}, {}, "other programs ran on this run's cores for 48%", "hardware.pinning"),
         (COLLECTS | {"idle_collect": 0.3, "idle_share": 0.3, "cpu_percent": 210.0}, {"workers": 3, "cores": 4},
          "nothing to do for 30%", "--num-workers 4"),
         ({"idle_update": 0.2, "idle_share": 0.2, "cpu_percent": 240.0}, {"workers": 3, "cores": 3},
@@ -128,12 +128,13 @@ def test_nothing_is_said_of_no_iteration() -> None:
 
 
 def measured(**changes: Any) -> Iteration:
-    given = {"collect": 4.0, "learn": 5.0, "coordinator": 1.0, "num_slices": 4, "num_lanes": 16, "num_updates": 16,
+    given = {"collect": 4.0, "learn": 5.0, "coordinator": 1.0, "pieces": Pieces(4, 16, 16),
              "workers": 1, "cores": 128}  # fmt: skip
     return Iteration(**given | changes)
 
 
 def test_work_in_pieces_waits_for_the_busiest_worker() -> None:
+    assert [busiest(4, workers) for workers in (1, 3, 100)] == [1.0, 0.5, 0.25]
     assert measured().seconds(1) == pytest.approx(10.0)
     assert measured().seconds(2) == pytest.approx(1 + 2 + 2.5)
     assert measured().seconds(128) == pytest.approx(1 + 1 + 5 / 16)

@@ -16,22 +16,29 @@ WAITING = 0.75  # environments that need a core for less of their time than this
 UNLIMITED = 1 << 20
 
 
+class Pieces(NamedTuple):
+    """What the work of an iteration is cut into."""
+
+    slices: int
+    lanes: int  # of one minibatch
+    updates: int  # optimizer steps
+
+
 class Iteration(NamedTuple):
     """Seconds of one iteration as they were with `workers` workers (0: everything in the coordinator), and what they depend on."""
 
     collect: float
     learn: float
     coordinator: float  # it alone works
-    num_slices: int
-    num_lanes: int
-    num_updates: int  # optimizer steps
+    pieces: Pieces
     workers: int
     cores: int
     exchange: float = 0.0
     checkpoints: float = 0.0
     idle_collect: float = 0.0  # share of the part in which a worker had nothing to do
     idle_learn: float = 0.0
-    needs_core: float | None = None  # share of a collecting worker's time; None where it was not measured
+    is_measured: bool = False  # whether the next two are
+    needs_core: float = 1.0  # share of a collecting worker's time
     core_taken: float = 0.0  # share of the busy workers' time in which something else ran on their cores
 
     @property
@@ -42,7 +49,7 @@ class Iteration(NamedTuple):
         """The same iteration with another number of workers."""
         collect = self.collect * self._collecting(workers) / self._collecting(self.workers)
         learn = self.learn * self._learning(workers) / self._learning(self.workers)
-        messages = self.num_slices + self.num_updates * (self.num_lanes + 1)
+        messages = self.pieces.slices + self.pieces.updates * (self.pieces.lanes + 1)
         talk = MESSAGE * messages * (bool(workers) - bool(self.workers))
         return self.total - self.collect - self.learn + collect + learn + talk
 
@@ -51,20 +58,18 @@ class Iteration(NamedTuple):
 
     def best(self) -> int:
         """The fewest workers that nothing beats. More than the cores only for environments that leave them to others."""
-        most = max(self.cores, self.num_slices if self.waits else 1)
+        most = max(self.cores, self.pieces.slices if self.waits else 1)
         return min(range(1, most + 1), key=lambda workers: (round(self.seconds(workers), 6), workers))
 
     def _collecting(self, workers: int) -> float:
-        return busiest(
-            self.num_slices, workers, self.cores, 1.0 if self.needs_core is None else self.needs_core
-        )
+        return busiest(self.pieces.slices, workers, self.cores, self.needs_core if self.waits else 1.0)
 
     def _learning(self, workers: int) -> float:
-        return busiest(self.num_lanes, workers, self.cores)
+        return busiest(self.pieces.lanes, workers, self.cores)
 
     @property
     def waits(self) -> bool:
-        return self.needs_core is not None and self.needs_core < WAITING
+        return self.needs_core < WAITING
 
 
 def busiest(pieces: int, workers: int, cores: int = UNLIMITED, needs_core: float = 1.0) -> float:
@@ -74,16 +79,15 @@ def busiest(pieces: int, workers: int, cores: int = UNLIMITED, needs_core: float
 
 
 def from_records(
-    mean: Callable[[str], float], *, num_slices: int, num_lanes: int, num_updates: int, workers: int, cores: int, checkpoints: float = 0.0
-) -> Iteration:  # fmt: skip
+    mean: Callable[[str], float], pieces: Pieces, *, workers: int, cores: int, checkpoints: float = 0.0
+) -> Iteration:
     """From the means of the columns of metrics.jsonl; `checkpoints` is their share of all the time."""
     seconds, hands = mean("t_iter"), max(1, workers)
     collect, coordinator = mean("share_collect"), mean("share_coordinator")
     busy = hands * (1 - mean("idle_share")) + coordinator
-    needs_core, taken = None, 0.0
-    if (
-        mean("cpu_percent") > 0 and mean("cpu_wait_percent") >= 0 and collect > 0
-    ):  # not where a column is missing
+    needs_core, taken = 1.0, 0.0
+    is_measured = mean("cpu_percent") > 0 and mean("cpu_wait_percent") >= 0  # not where a column is missing
+    if is_measured and collect > 0:
         taken = mean("cpu_wait_percent") / 100
         # The update only computes: whoever was busy and neither ran nor waited for a core was in an environment that waited.
         waited = max(0.0, busy - mean("cpu_percent") / 100 - taken)
@@ -92,15 +96,14 @@ def from_records(
         collect=seconds * collect,
         learn=seconds * (mean("share_gradients") + mean("share_reduce")),
         coordinator=seconds * coordinator,
-        num_slices=num_slices,
-        num_lanes=num_lanes,
-        num_updates=num_updates,
+        pieces=pieces,
         workers=workers,
         cores=cores,
         exchange=seconds * mean("share_exchange"),
         checkpoints=seconds * checkpoints / (1 - checkpoints),
         idle_collect=mean("idle_collect"),
         idle_learn=mean("idle_update"),
+        is_measured=is_measured,
         needs_core=needs_core,
         core_taken=min(1.0, taken / busy) if busy > 0 else 0.0,
     )
@@ -131,12 +134,12 @@ def limited_by(iteration: Iteration, command: str = "--num-workers {}") -> str:
 def _why(iteration: Iteration, is_collect: bool) -> str:
     idle = iteration.idle_collect if is_collect else iteration.idle_learn
     if iteration.core_taken > 1 - WAITING and iteration.workers <= iteration.cores:
-        return f": other programs ran on the workers' cores for {iteration.core_taken:.0%} of the time"
+        return f": other programs ran on this run's cores for {iteration.core_taken:.0%} of the time"
     if is_collect and iteration.waits:
         return f": the environments wait, and collecting workers need a core for {iteration.needs_core:.0%} of the time"
     if idle > NOTABLE:
         return f": workers had nothing to do for {idle:.0%} of it"
-    if iteration.workers >= iteration.cores and iteration.needs_core is not None:
+    if iteration.workers >= iteration.cores and iteration.is_measured:
         return ", with all cores busy"
     return ""
 
@@ -150,7 +153,7 @@ def _remedy(iteration: Iteration, is_collect: bool, command: str) -> str:
         return f"{command.format(best)} should make an iteration {1 - 1 / gain:.0%} shorter"
     if not workers and iteration.cores > 1:
         return "worker processes would cost more in messages than they bring"
-    pieces, name = (iteration.num_slices, "slices") if is_collect else (iteration.num_lanes, "lanes")
+    pieces, name = (iteration.pieces.slices, "slices") if is_collect else (iteration.pieces.lanes, "lanes")
     if pieces <= workers or (is_collect and iteration.waits):
         key = "env.slice_envs" if is_collect else "training.lane_samples"
         return f"only smaller pieces (a smaller {key}, which changes what is learned) would let more workers help"

@@ -1,27 +1,31 @@
-"""How throughput grows with workers: measured sizes, a model of the rest, and what stands in the way.
-
-The model of an iteration is Amdahl's: `serial + parallel / workers`. With three or more measured sizes up to the
-physical cores it is fitted; with fewer it comes from the seconds in which only the coordinator worked. Work that
-comes in slices and lanes cannot be divided evenly among any number of workers, so there is a second figure for
-exactly the measured shape.
-"""
+"""How throughput grows with workers: measured sizes, what the smallest predicts of the others, and what stands in the way."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
+from parallel_ppo.machine.iteration_model import UNLIMITED, Iteration, Pieces, from_records, limited_by
 from parallel_ppo.reports import statistics
 from parallel_ppo.reports.curves import peak_memory_mb, timing
 from parallel_ppo.reports.runs import Run
-from parallel_ppo.reports.statistics import Amdahl, Estimate, Timing
+from parallel_ppo.reports.statistics import Estimate
+from parallel_ppo.reports.words import count
 
-EXTRAPOLATED_SIZES = (1, 2, 4, 8, 16, 32, 64, 128)
-POINTS_TO_FIT = 3
-DEFAULT_SLICE = 8
-DEFAULT_LANE = 64
+EXTRAPOLATED_SIZES = (2, 4, 8, 16, 32, 64, 128)
+PHASES = ("t_iter", "t_rollout", "t_learn", "t_sync", "t_coordinator")
+
+
+@dataclass(frozen=True)
+class SizedRun:
+    """A run of the benchmark and its place in it."""
+
+    run: Run
+    world_size: int
+    repeat: int
 
 
 @dataclass(frozen=True)
@@ -37,7 +41,6 @@ class Measurement:
     t_rollout: float
     t_learn: float
     t_sync: float
-    t_other: float
     t_coordinator: float
     idle_share: float
     peak_rss_mb: float
@@ -50,7 +53,7 @@ class SizeSummary:
 
     world_size: int
     repeats: int
-    fitted: bool
+    has_cores: bool
     fps: float
     fps_low: float
     fps_high: float
@@ -63,166 +66,13 @@ class SizeSummary:
     t_rollout: float
     t_learn: float
     t_sync: float
-    t_other: float
     t_coordinator: float
     idle_share: float
     peak_rss_mb: float
 
-
-@dataclass(frozen=True)
-class Shape:
-    """What the work of an iteration is cut into."""
-
-    num_slices: int
-    num_lanes: int
-
-
-@dataclass(frozen=True)
-class Model:
-    amdahl: Amdahl
-    source: str
-    steps_per_iteration: float
-
-    def fps(self, workers: float) -> float:
-        return float(self.steps_per_iteration / self.amdahl.seconds(workers))
-
-
-def measure(run: Run, *, world_size: int, repeat: int, warmup: int) -> Measurement:
-    kept = timing(run, skip=warmup)
-
-    def mean(column: str) -> float:
-        values = run.column(column)[warmup:]
-        values = values[np.isfinite(values)]
-        return float(values.mean()) if values.size else float("nan")
-
-    seconds = float(kept.seconds.mean())
-    named = [mean(column) for column in ("t_rollout", "t_learn", "t_sync")]
-    return Measurement(
-        world_size=world_size,
-        repeat=repeat,
-        iterations=len(kept.seconds),
-        steps_per_iteration=float(kept.steps.mean()),
-        fps=kept.throughput,
-        t_iter=seconds,
-        t_rollout=named[0],
-        t_learn=named[1],
-        t_sync=named[2],
-        t_other=max(0.0, seconds - float(np.nansum(named))),
-        t_coordinator=mean("t_coordinator"),
-        idle_share=mean("idle_share"),
-        peak_rss_mb=peak_memory_mb([run]),
-        policy_sha256=run.policy_sha256[-1] or "",
-    )
-
-
-def shape_of(run: Run) -> Shape:
-    """Slices and lanes, by the defaults of the design where the settings leave them open."""
-    num_envs = int(run.setting("env.num_envs", 1))
-    slice_envs = run.setting("env.slice_envs") or max(
-        size for size in range(1, min(DEFAULT_SLICE, num_envs) + 1) if num_envs % size == 0
-    )
-    slices = max(1, num_envs // int(slice_envs))
-    share = max(1, int(run.setting("training.batch_size", slices)) // slices)
-    whole = share if run.setting("training.policy") == "mlp" else DEFAULT_LANE
-    lane = int(run.setting("training.lane_samples") or whole)
-    return Shape(num_slices=slices, num_lanes=slices * -(-share // lane))
-
-
-def summarise(
-    measurements: Sequence[Measurement],
-    timings: dict[int, list[Timing]],
-    *,
-    physical_cores: int,
-    shape: Shape,
-) -> list[SizeSummary]:
-    sizes = sorted({item.world_size for item in measurements})
-    base = timings[sizes[0]]
-    prediction = predict_from_smallest(measurements, shape=shape)
-    summaries = []
-    for size in sizes:
-        runs = [item for item in measurements if item.world_size == size]
-        fps = spread(runs, statistics.throughput(timings[size]))
-        ratio = statistics.speedup(base, timings[size]) if size != sizes[0] else Estimate(1.0, 1.0, 1.0)
-        summaries.append(
-            SizeSummary(
-                world_size=size,
-                repeats=len(runs),
-                fitted=size <= physical_cores,
-                fps=fps.value,
-                fps_low=fps.low,
-                fps_high=fps.high,
-                speedup=ratio.value,
-                speedup_low=ratio.low,
-                speedup_high=ratio.high,
-                efficiency=ratio.value * sizes[0] / size,
-                predicted_fps=prediction[size],
-                **{name: _mean(runs, name) for name in AVERAGED},
-                peak_rss_mb=max(item.peak_rss_mb for item in runs),
-            )
-        )
-    return summaries
-
-
-AVERAGED = ("t_iter", "t_rollout", "t_learn", "t_sync", "t_other", "t_coordinator", "idle_share")
-
-
-def _mean(runs: Sequence[Measurement], name: str) -> float:
-    return float(np.mean([getattr(item, name) for item in runs]))
-
-
-def spread(runs: Sequence[Measurement], estimate: Estimate) -> Estimate:
-    """The bootstrap interval, widened to hold every single run."""
-    values = [item.fps for item in runs]
-    low = float(np.nanmin([estimate.low, *values]))
-    high = float(np.nanmax([estimate.high, *values]))
-    return Estimate(estimate.value, low, high)
-
-
-def predict_from_smallest(measurements: Sequence[Measurement], *, shape: Shape) -> dict[int, float]:
-    """Throughput at every size from the phases of each run of the smallest one; NaN without t_coordinator."""
-    sizes = sorted({item.world_size for item in measurements})
-    runs = [item for item in measurements if item.world_size == sizes[0]]
-    return {
-        size: float(
-            np.mean(
-                [
-                    run.steps_per_iteration / seconds_at(size, asdict(run), base=sizes[0], shape=shape)
-                    for run in runs
-                ]
-            )
-        )
-        for size in sizes
-    }
-
-
-def seconds_at(workers: int, phases: Mapping[str, float], *, base: int, shape: Shape) -> float:
-    """Seconds of an iteration with `workers`, from the phases measured with `base` workers."""
-    collect = phases["t_rollout"] * busiest(shape.num_slices, workers) / busiest(shape.num_slices, base)
-    divisible = phases["t_iter"] - phases["t_rollout"] - phases["t_coordinator"]
-    learn = divisible * busiest(shape.num_lanes, workers) / busiest(shape.num_lanes, base)
-    return phases["t_coordinator"] + collect + learn
-
-
-def busiest(pieces: int, workers: int) -> float:
-    """The share of the busiest worker when `pieces` are dealt as evenly as can be."""
-    return -(-pieces // workers) / pieces
-
-
-def fit(summaries: Sequence[SizeSummary], *, steps_per_iteration: float) -> Model | None:
-    """Amdahl's law from the sizes that had a core for each worker; None where nothing tells serial from parallel."""
-    usable = [summary for summary in summaries if summary.fitted] or list(summaries[:1])
-    first = usable[0]
-    if len(usable) >= POINTS_TO_FIT or (len(usable) == 2 and not np.isfinite(first.t_coordinator)):
-        amdahl = statistics.fit_amdahl([item.world_size for item in usable], [item.t_iter for item in usable])
-        return Model(amdahl, f"fitted to {len(usable)} measured sizes", steps_per_iteration)
-    if not np.isfinite(first.t_coordinator):
-        return None
-    amdahl = Amdahl(
-        serial=first.t_coordinator, parallel=(first.t_iter - first.t_coordinator) * first.world_size
-    )
-    return Model(
-        amdahl, f"from the coordinator-only share at {first.world_size} worker(s)", steps_per_iteration
-    )
+    @property
+    def t_other(self) -> float:
+        return max(0.0, self.t_iter - self.t_rollout - self.t_learn - self.t_sync)
 
 
 @dataclass(frozen=True)
@@ -233,16 +83,138 @@ class Extrapolation:
     speedup: float
 
 
-def extrapolate(model: Model, summaries: Sequence[SizeSummary], *, shape: Shape) -> list[Extrapolation]:
+def measure(item: SizedRun, warmup: int) -> Measurement:
+    run, kept = item.run, timing(item.run, skip=warmup)
+    return Measurement(
+        world_size=item.world_size,
+        repeat=item.repeat,
+        iterations=len(kept.seconds),
+        steps_per_iteration=float(kept.steps.mean()),
+        fps=kept.throughput,
+        **{name: mean([run], warmup, name) for name in (*PHASES, "idle_share")},
+        peak_rss_mb=peak_memory_mb([run]),
+        policy_sha256=run.policy_sha256[-1] or "",
+    )
+
+
+def mean(runs: Sequence[Run], warmup: int, name: str) -> float:
+    """Of one column; what was not measured (no CPU sample yet) does not count, what lies between two iterations does."""
+    columns = [run.iteration_seconds() if name == "t_iter" else run.column(name) for run in runs]
+    values = np.concatenate([column[warmup:] for column in columns])
+    values = values[np.isfinite(values) & ((values > 0) | (name != "cpu_percent"))]
+    return float(values.mean()) if values.size else float("nan")
+
+
+def iterations(runs: Sequence[SizedRun], *, warmup: int, cores: int, pieces: Pieces) -> dict[int, Iteration]:
+    """The mean iteration of each size."""
+    found = {}
+    for size in sorted({item.world_size for item in runs}):
+        of_size = [item.run for item in runs if item.world_size == size]
+        found[size] = from_records(partial(mean, of_size, warmup), pieces, workers=size, cores=cores)
+    return found
+
+
+def summarise(
+    runs: Sequence[SizedRun],
+    measurements: Sequence[Measurement],
+    modelled: dict[int, Iteration],
+    *,
+    warmup: int,
+    cores: int,
+) -> list[SizeSummary]:
+    """Sizes in order; each one's throughput is also predicted from the smallest."""
+    smallest = min(modelled)
+    timings = {
+        size: [timing(item.run, skip=warmup) for item in runs if item.world_size == size] for size in modelled
+    }
+    summaries = []
+    for size in sorted(modelled):
+        of_size = [item for item in measurements if item.world_size == size]
+        fps = _spread(of_size, statistics.throughput(timings[size]))
+        ratio = Estimate(1.0, 1.0, 1.0)
+        if size != smallest:
+            ratio = statistics.speedup(timings[smallest], timings[size])
+        summaries.append(
+            SizeSummary(
+                world_size=size,
+                repeats=len(of_size),
+                has_cores=size <= cores,
+                fps=fps.value,
+                fps_low=fps.low,
+                fps_high=fps.high,
+                speedup=ratio.value,
+                speedup_low=ratio.low,
+                speedup_high=ratio.high,
+                efficiency=ratio.value * smallest / size,
+                predicted_fps=of_size[0].steps_per_iteration / modelled[smallest].seconds(size),
+                **{
+                    name: float(np.mean([getattr(item, name) for item in of_size]))
+                    for name in (*PHASES, "idle_share")
+                },
+                peak_rss_mb=max(item.peak_rss_mb for item in of_size),
+            )
+        )
+    return summaries
+
+
+def _spread(runs: Sequence[Measurement], estimate: Estimate) -> Estimate:
+    """The bootstrap interval, widened to hold every single run."""
+    values = [item.fps for item in runs]
+    low = float(np.nanmin([estimate.low, *values]))
+    high = float(np.nanmax([estimate.high, *values]))
+    return Estimate(estimate.value, low, high)
+
+
+def extrapolate(smallest: Iteration, steps: float) -> list[Extrapolation]:
     """Throughput to 128 cores: with work enough for all of them, and at exactly the measured shape."""
-    first = summaries[0]
-    phases = {name: getattr(first, name) for name in AVERAGED}
-    phases["t_coordinator"] = model.amdahl.serial
+    this_shape = smallest._replace(cores=UNLIMITED)
+    enough = this_shape._replace(pieces=smallest.pieces._replace(slices=UNLIMITED, lanes=UNLIMITED))
+    first = smallest.workers
     rows = []
-    for workers in EXTRAPOLATED_SIZES:
-        if workers < first.world_size:
-            continue
-        shaped = model.steps_per_iteration / seconds_at(workers, phases, base=first.world_size, shape=shape)
-        fps = model.fps(workers)
-        rows.append(Extrapolation(workers, fps, min(shaped, fps), fps / model.fps(1)))
+    for workers in (first, *(size for size in EXTRAPOLATED_SIZES if size > first)):
+        fps, shaped = (steps / model.seconds(workers) for model in (enough, this_shape))
+        speedup = enough.seconds(1) / enough.seconds(workers)
+        rows.append(Extrapolation(workers, fps, min(shaped, fps), speedup))
     return rows
+
+
+def sentences(
+    summaries: Sequence[SizeSummary],
+    measurements: Sequence[Measurement],
+    modelled: dict[int, Iteration],
+    extrapolation: Sequence[Extrapolation],
+) -> list[str]:
+    """Most important first."""
+    usable = [summary for summary in summaries if summary.has_cores] or list(summaries[:1])
+    smallest, largest = modelled[summaries[0].world_size], modelled[usable[-1].world_size]
+    lines = [f"With {count(usable[-1].world_size, 'worker')} limited by {limited_by(largest)}."]
+    for summary in usable[1:]:
+        inside = summary.fps_low <= summary.predicted_fps <= summary.fps_high
+        off = summary.predicted_fps / summary.fps - 1
+        lines.append(
+            f"Predicted for {summary.world_size} workers from {summaries[0].world_size}: {summary.predicted_fps:,.0f} steps/s; "
+            f"measured {summary.fps:,.0f} ({summary.fps_low:,.0f} to {summary.fps_high:,.0f}): "
+            + ("within the spread." if inside else f"outside the spread, off by {off:+.1%}.")
+        )
+    serial, last = 1 - (smallest.collect + smallest.learn) / smallest.total, extrapolation[-1]
+    lines.append(
+        f"{serial:.2%} of the time with {count(smallest.workers, 'worker')} does not divide. "
+        f"EXTRAPOLATION to {last.workers} cores, not measured: {last.fps:,.0f} steps/s ({last.speedup:.1f}x) "
+        f"with work enough for all, {last.fps_this_shape:,.0f} at this shape."
+    )
+    if last.fps_this_shape < 0.8 * last.fps:
+        lines.append(
+            f"At this shape {count(smallest.pieces.slices, 'slice')} and {count(smallest.pieces.lanes, 'lane')} per minibatch "
+            "set the limit: raise env.num_envs and training.batch_size with the cores."
+        )
+    beyond = [str(summary.world_size) for summary in summaries if not summary.has_cores]
+    if beyond:
+        lines.append(f"{', '.join(beyond)} workers are more than the physical cores.")
+    return [*lines, same_bits(measurements)]
+
+
+def same_bits(measurements: Sequence[Measurement]) -> str:
+    hashes = {item.policy_sha256 for item in measurements if item.policy_sha256}
+    if len(hashes) == 1:
+        return f"One policy_sha256 in all {len(measurements)} runs: every size learned the same bits."
+    return f"{len(hashes)} different policy_sha256 in {len(measurements)} runs: the sizes did NOT learn the same bits."

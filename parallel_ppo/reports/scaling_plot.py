@@ -39,7 +39,7 @@ def _column(summaries: Sequence[SizeSummary], name: str) -> np.ndarray:
 
 def _category_axis(axes: Axes, summaries: Sequence[SizeSummary]) -> np.ndarray:
     places = np.arange(len(summaries))
-    labels = [f"{summary.world_size}" + ("" if summary.fitted else "\n(> cores)") for summary in summaries]
+    labels = [f"{summary.world_size}" + ("" if summary.has_cores else "\n(> cores)") for summary in summaries]
     axes.set_xticks(places, labels)
     axes.set_xlabel("workers")
     axes.grid(axis="x", visible=False)
@@ -48,7 +48,7 @@ def _category_axis(axes: Axes, summaries: Sequence[SizeSummary]) -> np.ndarray:
 
 
 def _colors(summaries: Sequence[SizeSummary], theme: Theme) -> list[str]:
-    return [theme.series[1] if summary.fitted else theme.phases[3] for summary in summaries]
+    return [theme.series[1] if summary.has_cores else theme.phases[3] for summary in summaries]
 
 
 def _throughput(axes: Axes, summaries: Sequence[SizeSummary], theme: Theme) -> None:
@@ -75,7 +75,7 @@ def _throughput(axes: Axes, summaries: Sequence[SizeSummary], theme: Theme) -> N
             weight="bold",
         )
     predicted = _column(summaries, "predicted_fps")
-    if np.isfinite(predicted[1:]).any():
+    if len(predicted) > 1:
         axes.scatter(
             places[1:], predicted[1:], marker="D", s=44, color=theme.series[0], edgecolor=theme.background,
             zorder=4, label=f"predicted from {summaries[0].world_size} worker(s)",
@@ -91,8 +91,7 @@ def _speedup(
     sizes = _column(summaries, "world_size")
     base, end = float(sizes[0]), max([float(sizes[-1]), *(float(row.workers) for row in extrapolation)])
     axes.plot([base, end], [1, end / base], color=theme.muted, linestyle=":", linewidth=1.5, label="ideal")
-    if extrapolation:
-        _draw_extrapolation(axes, extrapolation, theme, measured_to=float(sizes[-1]))
+    _draw_extrapolation(axes, extrapolation, theme, measured_to=float(sizes[-1]))
     speedup, low, high = (_column(summaries, name) for name in ("speedup", "speedup_low", "speedup_high"))
     errors = np.nan_to_num(np.stack([np.maximum(0, speedup - low), np.maximum(0, high - speedup)]))
     style: Any = {"color": theme.series[1], "marker": "o", "linewidth": 2.2, "capsize": 4, "zorder": 4}
@@ -160,10 +159,9 @@ def _phases(axes: Axes, summaries: Sequence[SizeSummary], theme: Theme) -> None:
                 )
         bottom += share
     serial = 100 * _column(summaries, "t_coordinator") / total
-    if np.isfinite(serial).all():
-        labels = [f"{item.world_size}\n{share:.1f}%" for item, share in zip(summaries, serial, strict=True)]
-        axes.set_xticks(places, labels)
-        axes.set_xlabel("workers, and under them the share of the coordinator alone")
+    labels = [f"{item.world_size}\n{share:.1f}%" for item, share in zip(summaries, serial, strict=True)]
+    axes.set_xticks(places, labels)
+    axes.set_xlabel("workers, and under them the share of the coordinator alone")
     axes.set_ylim(0, 104)
     axes.legend(
         loc="lower right", bbox_to_anchor=(1, 1.0), ncols=5, fontsize=9, columnspacing=1.0, handlelength=1.2

@@ -16,97 +16,76 @@ from rich.markup import escape
 from rich.table import Table
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.machine.iteration_model import Pieces
 from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.command_line import make_directory
 from parallel_ppo.reports.comparability import busy_machine
 from parallel_ppo.reports.compare import json_ready
-from parallel_ppo.reports.curves import timing
 from parallel_ppo.reports.groups import Group, short_env
 from parallel_ppo.reports.runs import METRICS, Run
 from parallel_ppo.reports.scaling import (
     Extrapolation,
     Measurement,
-    Model,
+    SizedRun,
     SizeSummary,
     extrapolate,
-    fit,
+    iterations,
     measure,
-    shape_of,
+    sentences,
     summarise,
 )
-from parallel_ppo.reports.scaling_advice import advice
 from parallel_ppo.reports.scaling_plot import scaling_figure
 from parallel_ppo.reports.words import count
-
-
-@dataclass(frozen=True)
-class SizedRun:
-    """A run of the benchmark and its place in it."""
-
-    run: Run
-    world_size: int
-    repeat: int
 
 
 @dataclass(frozen=True)
 class ScalingReport:
     measurements: list[Measurement]
     summaries: list[SizeSummary]
-    model: Model | None
     extrapolation: list[Extrapolation]
     sentences: list[str]
     title: str
     subtitle: str
 
 
-def build_report(runs: Sequence[SizedRun], *, warmup: int, physical_cores: int) -> ScalingReport:
+def build_report(runs: Sequence[SizedRun], *, warmup: int, cores: int, pieces: Pieces) -> ScalingReport:
     for item in runs:
         if len(item.run) <= warmup:
             raise InputError(
                 f"{item.run.path} has {count(len(item.run), 'iteration')}, all of them warm-up; raise --total-iters"
             )
-    first = runs[0].run
-    shape = shape_of(first)
-    measurements = [
-        measure(item.run, world_size=item.world_size, repeat=item.repeat, warmup=warmup) for item in runs
-    ]
-    timings = {
-        size: [timing(item.run, skip=warmup) for item in runs if item.world_size == size]
-        for size in {item.world_size for item in runs}
-    }
-    summaries = summarise(measurements, timings, physical_cores=physical_cores, shape=shape)
-    model = fit(summaries, steps_per_iteration=measurements[0].steps_per_iteration)
-    extrapolation = extrapolate(model, summaries, shape=shape) if model else []
-    sentences = advice(summaries, measurements, model=model, extrapolation=extrapolation, shape=shape)
+    measurements = [measure(item, warmup) for item in runs]
+    modelled = iterations(runs, warmup=warmup, cores=cores, pieces=pieces)
+    summaries = summarise(runs, measurements, modelled, warmup=warmup, cores=cores)
+    extrapolation = extrapolate(modelled[min(modelled)], measurements[0].steps_per_iteration)
     busy = busy_machine(Group("", tuple(item.run for item in runs)))
     return ScalingReport(
         measurements=measurements,
         summaries=summaries,
-        model=model,
         extrapolation=extrapolation,
-        sentences=[*sentences, *busy],
-        title=_title(summaries, first),
-        subtitle=_subtitle(first, physical_cores) + ("   |   THE MACHINE WAS BUSY" if busy else ""),
+        sentences=[*sentences(summaries, measurements, modelled, extrapolation), *busy],
+        title=_title(summaries, runs[0].run),
+        subtitle=_subtitle(runs[0].run, cores) + ("   |   THE MACHINE WAS BUSY" if busy else ""),
     )
 
 
 def _title(summaries: Sequence[SizeSummary], run: Run) -> str:
     best = max(
-        (summary for summary in summaries if summary.fitted),
+        (summary for summary in summaries if summary.has_cores),
         key=lambda item: item.speedup,
         default=summaries[0],
     )
     return f"{short_env(run.env_id)}: {best.fps:,.0f} steps/s with {count(best.world_size, 'worker')}, {best.speedup:.2f}x"
 
 
-def _subtitle(run: Run, physical_cores: int) -> str:
+def _subtitle(run: Run, cores: int) -> str:
     setting = run.setting
     return "   |   ".join(
         [
             f"network {setting('training.policy', 'unknown')}",
             f"{setting('env.num_envs')} environments x {setting('training.n_steps')} steps",
             f"{count(setting('training.n_epochs', 0), 'epoch')}, minibatch {setting('training.batch_size')}",
-            f"{run.machine.get('cpu_model', 'unknown CPU')}, {count(physical_cores, 'physical core')}",
+            f"{run.machine.get('cpu_model', 'unknown CPU')}, {count(cores, 'physical core')}",
         ]
     )
 
@@ -116,7 +95,8 @@ def write_report(report: ScalingReport, runs: Sequence[SizedRun], directory: Pat
     for item in runs:
         shutil.copyfile(item.run.path / METRICS, logs / f"w{item.world_size}_r{item.repeat}.jsonl")
     _write_table(directory / "per_run", report.measurements)
-    _write_table(directory / "summary", report.summaries, extra=_beyond(report))
+    beyond = {"extrapolation": [asdict(row) for row in report.extrapolation], "sentences": report.sentences}
+    _write_table(directory / "summary", report.summaries, extra=beyond)
     figure = scaling_figure(
         report.summaries, report.extrapolation, title=report.title, subtitle=report.subtitle
     )
@@ -125,16 +105,6 @@ def write_report(report: ScalingReport, runs: Sequence[SizedRun], directory: Pat
     (directory / "report.txt").write_text(text, encoding="utf-8")
     names = ("per_run.csv", "per_run.json", "summary.csv", "summary.json", "plots.png", "report.txt")
     return [directory / name for name in names]
-
-
-def _beyond(report: ScalingReport) -> dict[str, Any]:
-    """What summary.json holds besides the sizes; everything under `extrapolation` is calculated, not measured."""
-    model = report.model
-    return {
-        "model": {"source": model.source, "serial_share": model.amdahl.serial_share} if model else None,
-        "extrapolation": [asdict(row) for row in report.extrapolation],
-        "sentences": report.sentences,
-    }
 
 
 def _write_table(
@@ -163,14 +133,14 @@ def print_report(console: Console, report: ScalingReport) -> None:
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.summaries:
         table.add_row(
-            f"{row.world_size}{'' if row.fitted else '*'}",
+            f"{row.world_size}{'' if row.has_cores else '*'}",
             f"{row.fps:,.0f} ({row.fps_low:,.0f}-{row.fps_high:,.0f})",
-            f"{row.predicted_fps:,.0f}" if row.predicted_fps == row.predicted_fps else "-",
+            f"{row.predicted_fps:,.0f}",
             f"{row.speedup:.2f}x",
             f"{row.efficiency:.0%}",
             f"{row.t_rollout / row.t_iter:.0%}",
             f"{row.t_learn / row.t_iter:.0%}",
-            f"{row.t_coordinator / row.t_iter:.1%}" if row.t_coordinator == row.t_coordinator else "-",
+            f"{row.t_coordinator / row.t_iter:.1%}",
         )
     console.print(table)
     console.print(escape(report.subtitle), style="dim", soft_wrap=True)

@@ -160,40 +160,6 @@ def _resampled_run(timing: Timing, generator: np.random.Generator) -> np.ndarray
     return timing.steps[picks].sum(axis=1) / timing.seconds[picks].sum(axis=1)
 
 
-@dataclass(frozen=True)
-class Amdahl:
-    """Seconds of an iteration as `serial + parallel / workers`."""
-
-    serial: float
-    parallel: float
-
-    @property
-    def serial_share(self) -> float:
-        return self.serial / (self.serial + self.parallel)
-
-    def seconds(self, workers: np.ndarray | float) -> np.ndarray | float:
-        return self.serial + self.parallel / workers
-
-    def speedup(self, workers: np.ndarray | float) -> np.ndarray | float:
-        return (self.serial + self.parallel) / self.seconds(workers)
-
-
-def fit_amdahl(workers: Sequence[int], seconds: Sequence[float]) -> Amdahl:
-    """Least squares of the relative error with both parts at least zero."""
-    assert len(set(workers)) >= 2, "one worker count cannot tell serial from parallel"
-    times = np.asarray(seconds, dtype=float)
-    design = np.stack([1.0 / times, 1.0 / (np.asarray(workers, dtype=float) * times)], axis=1)
-    target = np.ones(len(times))
-    both = np.linalg.lstsq(design, target, rcond=None)[0]
-    if (both >= 0).all():
-        return Amdahl(serial=float(both[0]), parallel=float(both[1]))
-    alone = [float(column @ target / (column @ column)) for column in design.T]
-    errors = [
-        float(np.sum((column * part - target) ** 2)) for column, part in zip(design.T, alone, strict=True)
-    ]
-    return Amdahl(alone[0], 0.0) if errors[0] < errors[1] else Amdahl(0.0, alone[1])
-
-
 def mean_curve(
     positions: Sequence[np.ndarray], values: Sequence[np.ndarray], *, points: int = 200
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from parallel_ppo.machine.iteration_model import from_records, limited_by
 from parallel_ppo.settings.schema import Shape
+from parallel_ppo.training.worker_count import pieces_of
 
 
 class Tally:
@@ -43,14 +44,7 @@ def limit(
     """`num_slices` and `workers` (0: none) are this node's. None before the first iteration."""
     if not tally.seconds:
         return None
-    iteration = from_records(
-        tally.mean,
-        num_slices=num_slices,
-        num_lanes=num_slices * len(shape.lane_sizes),
-        num_updates=shape.num_epochs * shape.num_minibatches,
-        workers=workers,
-        cores=cores,
-        checkpoints=checkpoint_share,
-    )
+    pieces = pieces_of(shape, num_slices)
+    iteration = from_records(tally.mean, pieces, workers=workers, cores=cores, checkpoints=checkpoint_share)
     parallel = "train_parallel_timed.py " if kind == "sequential" else ""
     return limited_by(iteration, f"{parallel}--num-workers {{}}")

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from parallel_ppo.envs.contract import EnvSpec
-from parallel_ppo.machine.iteration_model import WORTH_PROCESSES, Iteration
-from parallel_ppo.settings.schema import Settings
+from parallel_ppo.machine.iteration_model import WORTH_PROCESSES, Iteration, Pieces
+from parallel_ppo.settings.schema import Settings, Shape
 
 FORWARD = 8e-5  # seconds for the calls of one batched forward pass, an action and its bookkeeping
 LANE = 3e-4  # seconds for the calls of one lane's gradient
@@ -34,6 +34,12 @@ def useful_workers(
     return best, f"at most {best} of {most}: {step}, and more would mostly wait for messages"
 
 
+def pieces_of(shape: Shape, num_slices: int | None = None) -> Pieces:
+    """Of all nodes together, or of the one that has `num_slices`."""
+    slices = shape.num_slices if num_slices is None else num_slices
+    return Pieces(slices, slices * len(shape.lane_sizes), shape.num_epochs * shape.num_minibatches)
+
+
 def _estimate(settings: Settings, spec: EnvSpec, step: float, cores: int) -> Iteration:
     """An iteration without worker processes."""
     shape = settings.shape
@@ -41,14 +47,6 @@ def _estimate(settings: Settings, spec: EnvSpec, step: float, cores: int) -> Ite
     products = 4 * sum(before * after for before, after in pairwise(sizes))
     forward = FORWARD + shape.slice_envs * products / OPERATIONS
     lane = LANE + 3 * max(shape.lane_sizes) * products / OPERATIONS
-    updates = shape.num_epochs * shape.num_minibatches
-    return Iteration(
-        collect=shape.num_slices * shape.num_steps * (shape.slice_envs * step + forward),
-        learn=updates * shape.num_lanes * lane,
-        coordinator=0.0,
-        num_slices=shape.num_slices,
-        num_lanes=shape.num_lanes,
-        num_updates=updates,
-        workers=0,
-        cores=cores,
-    )
+    pieces = pieces_of(shape)
+    collect = shape.num_slices * shape.num_steps * (shape.slice_envs * step + forward)
+    return Iteration(collect, pieces.updates * pieces.lanes * lane, 0.0, pieces, workers=0, cores=cores)

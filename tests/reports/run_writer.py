@@ -87,7 +87,15 @@ def write_run(
                 "wall_time": clock,
                 "cpu_percent": 95.0 * workers,
                 "rss_mb": 300.0 + 200 * workers,
+                "cpu_wait_percent": 0.0,
                 "idle_share": 0.05,
+                "idle_collect": 0.05,
+                "idle_update": 0.05,
+                "share_collect": t_rollout / t_iter,
+                "share_gradients": (t_learn - coordinator * slowness) / t_iter,
+                "share_reduce": 0.0,
+                "share_exchange": t_sync / t_iter,
+                "share_coordinator": coordinator * slowness / t_iter,
             }
         )
     _write_lines(path / "metrics.jsonl", lines)

@@ -1,10 +1,9 @@
 import numpy as np
 import pytest
-from scipy.optimize import nnls
 from scipy.stats import trim_mean
 
 from parallel_ppo.reports import statistics
-from parallel_ppo.reports.statistics import Amdahl, Timing
+from parallel_ppo.reports.statistics import Timing
 
 
 def slow_smooth(values, window):
@@ -111,32 +110,6 @@ def test_time_to_return():
     times, returns = np.array([1.0, 2, 3, 4]), np.array([np.nan, 1.0, 5.0, 2.0])
     assert statistics.time_to_return(times, returns, 2.0) == 3.0
     assert np.isnan(statistics.time_to_return(times, returns, 6.0))
-
-
-def test_amdahl_is_recovered_from_exact_times():
-    truth = Amdahl(serial=0.3, parallel=5.0)
-    workers = [1, 2, 4, 8]
-    fitted = statistics.fit_amdahl(workers, [truth.seconds(count) for count in workers])
-    assert fitted.serial == pytest.approx(0.3)
-    assert fitted.parallel == pytest.approx(5.0)
-    assert fitted.speedup(1) == pytest.approx(1.0)
-    assert fitted.speedup(10**9) == pytest.approx(5.3 / 0.3)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_amdahl_equals_a_constrained_solver(seed):
-    generator = np.random.default_rng(seed)
-    workers = np.array([1, 2, 3, 4, 6, 8])
-    seconds = generator.uniform(0, 0.5) + 4 / workers + generator.normal(0, 0.15, 6)
-    design = np.stack([1 / seconds, 1 / (workers * seconds)], axis=1)
-    fitted = statistics.fit_amdahl(list(workers), list(seconds))
-    np.testing.assert_allclose((fitted.serial, fitted.parallel), nnls(design, np.ones(6))[0], atol=1e-9)
-
-
-def test_amdahl_never_has_a_negative_part():
-    fitted = statistics.fit_amdahl([1, 2, 4], [4.0, 1.9, 0.9])
-    assert fitted.serial == 0.0
-    assert fitted.parallel > 0
 
 
 def test_mean_curve_equals_its_slow_twin_where_all_runs_have_values():
