@@ -1,5 +1,8 @@
 #!/usr/bin/env python
-"""Find the workers and the pinning that train fastest on this machine with your game and network, in about a minute."""
+"""Find the workers and the pinning that train fastest on this machine with your game and network, in about a minute.
+
+Nothing that is tried changes what is learned.
+"""
 
 from __future__ import annotations
 
@@ -10,43 +13,44 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
 
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from parallel_ppo.commands import train
 from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import InputError, RunError
+from parallel_ppo.machine.iteration_model import Iteration
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.settings.layers import load_settings, to_yaml
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.storage.files import write_atomically
 from parallel_ppo.training.planning import resolve_policy
+from parallel_ppo.training.worker_count import pieces_of
 
 ROOT = Path(__file__).resolve().parents[1]
 TRIAL_SECONDS = 3.0  # of training, after the start
 WORTHWHILE = 1.02  # a smaller gain is noise: the default stays
+HOPELESS = 0.8  # numbers of workers that the model expects to be slower than this are not tried
 CONFIRMATIONS = 2  # more trials of the winner and of the default, in turns
 EXAMPLE = "python tools/autotune.py --env starpilot --policy impala --output tuned.yaml, then: python train_parallel_timed.py --config tuned.yaml"
 
 
 class Candidate(NamedTuple):
-    num_workers: int
-    pinning: Any
-    slice_envs: int
-    lane_samples: int
+    num_workers: Any = "auto"
+    pinning: str = "auto"
 
 
 class Trial(NamedTuple):
     candidate: Candidate
     steps_per_second: float | None
+    iteration: Iteration | None = None
     problem: str = ""
 
 
@@ -80,10 +84,6 @@ def build_parser() -> train.Parser:
     parser.add_argument(
         "--seconds", type=float, default=60.0, help="start no trial after this time (default: %(default)s)"
     )
-    parser.add_argument(
-        "--allow-learning-change", action="store_true",
-        help="also try env.slice_envs and training.lane_samples, which change the bits of what is learned",
-    )  # fmt: skip
     return parser
 
 
@@ -97,76 +97,47 @@ def tune(arguments: argparse.Namespace) -> int:
     machine, console, began = read_machine(), Console(), time.monotonic()
 
     def measure(candidate: Candidate) -> Trial:
-        trial = run_trial(settings, candidate)
-        rate = f"{trial.steps_per_second:,.1f} steps/s" if trial.steps_per_second else escape(trial.problem)
-        console.print(f"[dim]{time.monotonic() - began:4.0f} s[/]  {describe(candidate)}  {rate}")
+        trial = run_trial(settings, candidate, machine)
+        rate = f"{trial.steps_per_second:,.1f} steps/s" if trial.steps_per_second else trial.problem
+        console.print(f"[dim]{time.monotonic() - began:4.0f} s[/]  ", end="")
+        console.print(f"{describe(candidate)}  {rate}", markup=False)
         return trial
-
-    default = default_candidate(settings, machine)
 
     def is_over() -> bool:
         return time.monotonic() - began > arguments.seconds
 
-    trials = search(
-        default, dimensions(default, settings, machine, arguments.allow_learning_change), measure, is_over
-    )
-    trials = confirm(trials, measure, is_over)
+    trials = confirm(search(machine, measure, is_over), measure, is_over)
     best = choose(trials)
     show(console, trials, best)
-    write_atomically(arguments.output, tuned_yaml(settings, best, default).encode())
-    print(f"wrote {arguments.output}; train with: python train_parallel_timed.py --config {arguments.output}")
+    write_atomically(arguments.output, tuned_yaml(settings, best).encode())
+    console.print(f"wrote {arguments.output}; train with: python train_parallel_timed.py --config {arguments.output}", soft_wrap=True, markup=False)  # fmt: skip
     return 0
 
 
 # --- what is tried --------------------------------------------------------------------------------------------------------
 
 
-def default_candidate(settings: Settings, machine: Machine) -> Candidate:
-    shape = settings.shape
-    placement = plan_placement(
-        machine, num_workers=None, pinning="auto", max_useful=max(shape.num_slices, shape.num_lanes)
-    )
-    return Candidate(placement.num_workers, "auto", shape.slice_envs, max(shape.lane_sizes))
-
-
-def dimensions(
-    default: Candidate, settings: Settings, machine: Machine, may_change_learning: bool
-) -> list[tuple[str, list[Any]]]:
-    """Field by field, the other values worth a try; the likelier gains first."""
-    useful = max(settings.shape.num_slices, settings.shape.num_lanes)
-    cpus, cores = len(machine.cores), default.num_workers
-    workers = {cpus, cores - 1, cores // 2, 2 * cores if cores <= 4 else cpus}
-    tried: list[tuple[str, list[Any]]] = [
-        ("num_workers", sorted((n for n in workers if 1 <= n <= useful and n != cores), key=lambda n: abs(n - cores))),
-        ("pinning", ["none"]),
-    ]  # fmt: skip
-    if may_change_learning:
-        envs, share = settings.env.num_envs, settings.shape.share
-        sizes = [
-            n for n in (16, 4, 32, 2) if envs % n == 0 and settings.training.batch_size % (envs // n) == 0
-        ]
-        tried += [
-            ("lane_samples", [n for n in (128, 32, 256) if n <= share and n != default.lane_samples]),
-            ("slice_envs", [n for n in sizes if n != default.slice_envs]),
-        ]  # fmt: skip
-    return tried
-
-
-def search(
-    default: Candidate,
-    tried: Iterable[tuple[str, list[Any]]],
-    measure: Measure,
-    is_over: Callable[[], bool],
-) -> list[Trial]:
-    """One field after the other, each from the best so far. The default comes first and is measured whatever the time."""
-    trials = [measure(default)]
-    for field, values in tried:
-        start = choose(trials).candidate if any(trial.steps_per_second for trial in trials) else default
-        for value in values:
-            if is_over():
-                return trials
-            trials.append(measure(start._replace(**{field: value})))
+def search(machine: Machine, measure: Measure, is_over: Callable[[], bool]) -> list[Trial]:
+    """The default whatever the time; then numbers of workers, the likeliest first; then the best of them without pinning."""
+    trials = [measure(Candidate())]
+    for number in numbers_to_try(trials[0].iteration, machine):
+        if is_over():
+            return trials
+        trials.append(measure(Candidate(number)))
+    if not is_over() and any(trial.steps_per_second for trial in trials):
+        trials.append(measure(choose(trials).candidate._replace(pinning="none")))
     return trials
+
+
+def numbers_to_try(default: Iteration | None, machine: Machine) -> list[int]:
+    """Around the cores, without what the model of the default's iteration rules out."""
+    cores = plan_placement(machine, num_workers=None, pinning="none").num_workers
+    numbers = {1, cores // 2, cores - 1, cores, len(machine.cores), 2 * cores if cores <= 4 else cores} - {0}
+    if default is None:
+        return sorted(numbers)
+    pieces = default.pieces
+    useful = [n for n in numbers - {default.workers} if n <= max(pieces.slices, pieces.lanes)]
+    return sorted((n for n in useful if default.gain(n) > HOPELESS), key=default.seconds)
 
 
 def confirm(trials: list[Trial], measure: Measure, is_over: Callable[[], bool]) -> list[Trial]:
@@ -200,15 +171,8 @@ def choose(trials: list[Trial]) -> Trial:
 
 
 def applied(settings: Settings, candidate: Candidate) -> Settings:
-    """The user's settings with a candidate's values; learning settings stay untouched where they are the default."""
-    shape = settings.shape
     settings = settings.changed("parallel", num_workers=candidate.num_workers, num_envs_per_worker=None)
-    settings = settings.changed("hardware", pinning=candidate.pinning, num_threads=1)
-    if candidate.slice_envs != shape.slice_envs:
-        settings = settings.changed("env", slice_envs=candidate.slice_envs)
-    if candidate.lane_samples != max(shape.lane_sizes):
-        settings = settings.changed("training", lane_samples=candidate.lane_samples)
-    return settings
+    return settings.changed("hardware", pinning=candidate.pinning, num_threads=1)
 
 
 def shortened(settings: Settings) -> Settings:
@@ -222,17 +186,29 @@ def shortened(settings: Settings) -> Settings:
     return settings.changed("logging", tensorboard=False)
 
 
-def full_rate(record: dict[str, Any], short: Settings, full: Settings) -> float:
-    """Steps per second of a full iteration, from the phases of a short one."""
-    collect = record["t_rollout"] * full.shape.num_steps / short.shape.num_steps
-    update = (
-        record["t_learn"] / short.shape.num_minibatches * full.shape.num_minibatches * full.shape.num_epochs
+def full_iteration(
+    records: list[dict[str, Any]], short: Settings, full: Settings, machine: Machine
+) -> Iteration:
+    """What a full iteration takes, from the phases of short ones."""
+
+    def middle(name: str) -> float:
+        return statistics.median(record[name] for record in records)
+
+    pieces = pieces_of(full.shape)
+    updates = pieces.updates / pieces_of(short.shape).updates
+    learn = middle("t_iter") * (middle("share_gradients") + middle("share_reduce")) * updates
+    around = middle("t_iter") - middle("t_rollout") - middle("t_learn")
+    return Iteration(
+        collect=middle("t_rollout") * full.shape.num_steps / short.shape.num_steps,
+        learn=learn,
+        coordinator=middle("t_learn") * updates - learn + around,
+        pieces=pieces,
+        workers=records[0]["num_workers"],
+        cores=len(machine.cores),
     )
-    rest = record["t_iter"] - record["t_rollout"] - record["t_learn"]
-    return full.shape.steps_per_iteration / (collect + update + rest)
 
 
-def run_trial(settings: Settings, candidate: Candidate) -> Trial:
+def run_trial(settings: Settings, candidate: Candidate, machine: Machine) -> Trial:
     full = applied(settings, candidate)
     short = shortened(full)
     with tempfile.TemporaryDirectory(prefix="autotune-") as directory:
@@ -243,42 +219,33 @@ def run_trial(settings: Settings, candidate: Candidate) -> Trial:
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode:
             lines = result.stderr.strip().splitlines()
-            return Trial(candidate, None, lines[-1] if lines else f"exit code {result.returncode}")
-        records = [
-            json.loads(line) for line in (Path(directory) / "run" / "metrics.jsonl").read_text().splitlines()
-        ]
-    rates = sorted(full_rate(record, short, full) for record in records[1:] or records)
-    return Trial(candidate, rates[len(rates) // 2])
+            return Trial(candidate, None, problem=lines[-1] if lines else f"exit code {result.returncode}")
+        lines = (Path(directory) / "run" / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    iteration = full_iteration(records[1:] or records, short, full, machine)
+    return Trial(candidate, full.shape.steps_per_iteration / iteration.total, iteration)
 
 
 # --- what is shown and written --------------------------------------------------------------------------------------------
 
 
 def describe(candidate: Candidate) -> str:
-    return (
-        f"{candidate.num_workers} workers, pinning {candidate.pinning}, slices of {candidate.slice_envs}, "
-        f"lanes of {candidate.lane_samples}"
-    )
+    return f"workers {candidate.num_workers}, pinning {candidate.pinning}"
 
 
 def show(console: Console, trials: list[Trial], best: Trial) -> None:
-    table = Table("workers", "pinning", "slice_envs", "lane_samples", "steps/s", "")
+    table = Table("workers", "pinning", "steps/s", "")
     for trial in trials:
-        rate = f"{trial.steps_per_second:,.1f}" if trial.steps_per_second else escape(trial.problem)
+        rate = f"{trial.steps_per_second:,.1f}" if trial.steps_per_second else trial.problem
         note = "best" if trial is best else "default" if trial is trials[0] else ""
         table.add_row(*map(str, trial.candidate), rate, note)
     console.print(table)
 
 
-def tuned_yaml(settings: Settings, best: Trial, default: Candidate) -> str:
-    changes = (best.candidate.slice_envs, best.candidate.lane_samples) != (
-        default.slice_envs,
-        default.lane_samples,
-    )
-    learning = "learns other bits than the default" if changes else "learns the same bits as the default"
+def tuned_yaml(settings: Settings, best: Trial) -> str:
     return (
         f"# Written by tools/autotune.py: {describe(best.candidate)}; estimated {best.steps_per_second:,.1f} steps/s.\n"
-        f"# It {learning}.\n" + to_yaml(applied(settings, best.candidate))
+        "# It learns the same bits as the default.\n" + to_yaml(applied(settings, best.candidate))
     )
 
 
