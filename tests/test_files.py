@@ -62,13 +62,15 @@ def test_first_starts_at_once_agree_on_one_key(tmp_path: Path, monkeypatch: pyte
 def test_a_new_key_and_a_key_that_cannot_be_kept_are_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    notes: list[str] = []
+    warnings: list[str] = []
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    assert user_key.VARIABLE in (user_key.prepare() or "")
-    assert user_key.prepare() is None
-    monkeypatch.setenv(
-        "XDG_CONFIG_HOME", str(tmp_path / "parallel_ppo" / "key")
-    )  # a file where a folder is needed
-    assert "--trust-checkpoint" in (user_key.prepare() or "") and user_key.signature(b"x") is None
+    for _ in range(2):
+        user_key.prepare(notes.append, warnings.append)
+    assert len(notes) == 1 and user_key.VARIABLE in notes[0] and not warnings
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "parallel_ppo" / "key"))  # not a folder
+    user_key.prepare(notes.append, warnings.append)
+    assert len(notes) == 1 and "--trust-checkpoint" in warnings[0] and user_key.signature(b"x") is None
 
 
 def test_a_named_key_serves_in_every_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +78,9 @@ def test_a_named_key_serves_in_every_home(tmp_path: Path, monkeypatch: pytest.Mo
     signatures = []
     for home in ("one", "other"):
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / home))
-        assert user_key.prepare() is None
+        user_key.prepare(pytest.fail, pytest.fail)
         signatures.append(user_key.signature(b"x"))
     assert signatures[0] == signatures[1] is not None
     (tmp_path / "mounted" / "key").write_bytes(b"short")
     with pytest.raises(InputError, match=r"PARALLEL_PPO_KEY_FILE: .* 5 bytes"):
-        user_key.prepare()
+        user_key.prepare(pytest.fail, pytest.fail)

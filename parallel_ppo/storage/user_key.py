@@ -6,6 +6,7 @@ import hmac
 import os
 import secrets
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 from parallel_ppo.exits import InputError
@@ -24,25 +25,26 @@ def signature(data: bytes) -> str | None:
         return None
 
 
-def prepare() -> str | None:
-    """Makes the key if there is none yet, and returns what the user should know about it."""
+def prepare(note: Callable[[str], None], warn: Callable[[str], None]) -> None:
+    """Makes the key if there is none yet; says so, and says when there can be none."""
     named = os.environ.get(VARIABLE)
+    advice = f"set {VARIABLE} to a file that every start of this run can read"
     try:
         is_new = not key_file().exists()
         _user_key()
     except (OSError, RuntimeError, Damaged) as error:
         if named:
             raise InputError(f"{VARIABLE}: {named} cannot be used as a key ({error})") from None
-        return (
-            f"checkpoints are not signed, because no key can be kept here ({error}): continuing this run will need "
-            f"--trust-checkpoint. Set {VARIABLE} to a file that every start of this run can read"
+        warn(
+            f"checkpoints are not signed, because no key can be kept here ({error}); --resume will need "
+            f"--trust-checkpoint. Or {advice}"
         )
+        return
     if is_new and not named:
-        return (
-            f"checkpoints are signed with a new key, {key_file()}. Where home folders do not last or differ between "
-            f"machines (containers, some clusters), set {VARIABLE} to a file that every start of this run can read"
+        note(
+            f"checkpoints are signed with a new key, {key_file()}; where home folders do not last (containers) or differ "
+            f"between machines, {advice}"
         )
-    return None
 
 
 def key_file() -> Path:

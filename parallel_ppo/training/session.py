@@ -122,9 +122,8 @@ def _build(
     budget = Budget(settings.training)
     stack.callback(plan.directory.close)
     plan.directory.open()
-    about_key = user_key.prepare() if plan.node.leads else None
-    if about_key is not None:
-        display.warn(about_key)
+    if plan.node.leads:
+        user_key.prepare(display.note, display.warn)
     if not (plan.resume and _resume(plan, state, policy, display)):
         initialise(policy, state.parameters, settings.training.seed)
     plan.directory.write(plan.directory.root / "config.yaml", to_yaml(settings).encode())
