@@ -25,6 +25,7 @@ from parallel_ppo.kernels.native import NativeTrunk, available
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.policy import Policy, initialise, num_flat
 from parallel_ppo.settings.layers import load_settings
+from parallel_ppo.training.planning import resolve_kernels
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.worker import Gradient, Worker
 
@@ -251,6 +252,32 @@ def test_same_bits_in_every_process(network: str) -> None:
 
 
 @needs_kernels
+def test_a_nan_anywhere_in_a_pooling_window_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever it stands among the nine: the numbers after it must not take its place."""
+    (tmp_path / "one.c").write_text(
+        f'#include "{Path(building.__file__).with_name("pool.h")}"\n'
+        "void one(const float *rows, float *out, float *positive, uint8_t *index) {\n"
+        "    pool_row(rows, rows + 3 * VL, rows + 6 * VL, 1, VL, out, positive, index);\n}\n"
+        "int width(void) { return VL; }\n"
+    )
+    monkeypatch.setattr(building, "SOURCES", [tmp_path / "one.c"])
+    monkeypatch.setenv("PARALLEL_PPO_KERNEL_CACHE", str(tmp_path / "cache"))
+    for variant in USABLE:
+        library = building.load(variant)
+        rows = np.random.default_rng(0).normal(size=(9, library.width())).astype(np.float32)
+        for hole in [None, *range(9)]:
+            given = rows.copy()
+            if hole is not None:
+                given[hole] = np.nan
+            out, positive, index = np.empty_like(rows[0]), np.empty_like(rows[0]), np.empty(16, np.uint8)
+            library.one(*(ctypes.c_void_p(array.ctypes.data) for array in (given, out, positive, index)))
+            np.testing.assert_array_equal(out, given.max(axis=0))
+            np.testing.assert_array_equal(positive, np.maximum(given.max(axis=0), 0))
+            if hole is None:
+                np.testing.assert_array_equal(index[: len(out)], given.argmax(axis=0))
+
+
+@needs_kernels
 @pytest.mark.multiprocess
 def test_several_processes_build_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     source = tmp_path / "source" / "tiny.c"
@@ -281,6 +308,67 @@ def test_without_a_compiler_there_is_a_reason(fresh_loader: Path, monkeypatch: p
     ok, reason = available()
     assert not ok
     assert "compiler" in reason or "x86-64" in reason
+
+
+@pytest.mark.skipif(not USABLE, reason="needs a compiler")
+@pytest.mark.parametrize("damage", ["empty", "cut", "flipped", "of another system", "writable by others"])
+def test_a_library_that_cannot_be_trusted_is_compiled_again(
+    fresh_loader: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    source = fresh_loader / "tiny.c"
+    source.write_text("int answer(void) { return 42; }\n")
+    monkeypatch.setattr(building, "SOURCES", [source])
+    library = building.build("avx2")
+    whole = library.read_bytes()
+    middle = len(whole) // 2
+    if damage == "writable by others":
+        library.chmod(0o777)
+    elif damage == "of another system":
+        other = b"not for this one"
+        library.write_bytes(other + hashlib.sha256(other).digest())
+    else:
+        flipped = whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+        library.write_bytes({"empty": b"", "cut": whole[:middle], "flipped": flipped}[damage])
+    assert building.load("avx2").answer() == 42
+    assert library.stat().st_mode & 0o022 == 0
+    assert library.read_bytes() == whole and os.listdir(library.parent) == [library.name]
+
+
+@pytest.mark.skipif(not USABLE, reason="needs a compiler")
+def test_a_library_that_never_loads_is_a_reason_and_training_goes_on_with_torch(
+    fresh_loader: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(name: str) -> None:
+        raise OSError(f"{name}: failed to map segment from shared object")
+
+    monkeypatch.setattr(building.ctypes, "CDLL", refuse)
+    settings = load_settings(file=None, flags={"env.id": "coinrun", "training.policy": "impala"})
+    assert resolve_kernels(settings, SPEC).training.kernels == "torch"
+    assert "torch computes the network" in (line := capsys.readouterr().err) and "failed to map" in line
+
+
+def test_a_cache_that_others_can_write_is_refused(
+    fresh_loader: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache = fresh_loader / "cache"
+    cache.mkdir(mode=0o755)
+    cache.chmod(0o775)
+    building._claim(cache)  # this user's own: closed to others, and used
+    assert cache.stat().st_mode & 0o777 == 0o755
+    cache.chmod(0o777)
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(building.BuildError, match="others can write to the kernel cache"):
+        building.build("avx2")
+
+
+def test_an_installed_package_keeps_its_libraries_in_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PARALLEL_PPO_KERNEL_CACHE", raising=False)
+    assert building.cache_directory() == Path(building.__file__).parent / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(building, "__file__", str(tmp_path / "site-packages/parallel_ppo/kernels/build.py"))
+    assert building.cache_directory() == tmp_path / "parallel_ppo"
 
 
 @pytest.mark.skipif(not USABLE, reason="needs a compiler")

@@ -5,6 +5,7 @@ compiles into a file of its own and renames it, so any number of processes may b
 """
 
 import argparse
+import ctypes
 import hashlib
 import os
 import platform
@@ -43,20 +44,35 @@ VARIANTS = {
 """The instruction sets, best first, with their flags."""
 
 
+OTHERS_MAY_WRITE = 0o022
+SEAL_BYTES = 32
+
+
 class BuildError(RuntimeError):
     """The kernels cannot be compiled here; the message says why."""
 
 
 def cache_directory() -> Path:
+    """In the source tree where there is one; an installed package keeps its libraries in the user's cache."""
     chosen = os.environ.get("PARALLEL_PPO_KERNEL_CACHE")
-    return Path(chosen) if chosen else Path(__file__).parent / "cache"
+    if chosen:
+        return Path(chosen)
+    package = Path(__file__).parent
+    if (package.parents[1] / "pyproject.toml").is_file() and os.access(package, os.W_OK):
+        return package / "cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parallel_ppo"
 
 
-def library_path(variant: str) -> Path:
+def source_digest(variant: str) -> str:
+    """Of what decides the bits that the kernels compute."""
     digest = hashlib.sha256(" ".join(COMMON_FLAGS + VARIANTS[variant]).encode())
     for source in sorted(SOURCES[0].parent.glob("*.[ch]")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
-    return cache_directory() / f"kernels-{variant}-{digest.hexdigest()[:16]}.so"
+    return digest.hexdigest()[:16]
+
+
+def library_path(variant: str) -> Path:
+    return cache_directory() / f"kernels-{variant}-{source_digest(variant)}.so"
 
 
 def find_compiler() -> str:
@@ -67,32 +83,82 @@ def find_compiler() -> str:
     raise BuildError("no C compiler found (set CC, or install gcc or clang)")
 
 
+def load(variant: str) -> ctypes.CDLL:
+    """The variant's library. One that does not load (damaged, from another system) is compiled again, once."""
+    try:
+        library = build(variant)
+        try:
+            return ctypes.CDLL(str(library))
+        except OSError:
+            library.unlink(missing_ok=True)
+            return ctypes.CDLL(str(build(variant)))
+    except OSError as error:
+        raise BuildError(
+            f"the compiled kernels cannot be used: {error} (set PARALLEL_PPO_KERNEL_CACHE)"
+        ) from None
+
+
 def build(variant: str) -> Path:
-    """The variant's library, compiled if it is not there yet."""
+    """The variant's library, compiled if it is not there yet, is not whole, or is not this user's own."""
     if platform.machine() not in ("x86_64", "AMD64"):
         raise BuildError(f"the kernels are written for x86-64, not {platform.machine()}")
     library = library_path(variant)
-    if library.exists():
-        return library
-    compiler = find_compiler()
     try:
-        library.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(prefix=library.stem, suffix=".tmp", dir=library.parent)
+        _claim(library.parent)
+        if _is_own(library) and _is_sealed(library):
+            return library
+        _compile(variant, library)
     except OSError as error:
         raise BuildError(
             f"cannot write the kernel cache {library.parent}: {error.strerror} (set PARALLEL_PPO_KERNEL_CACHE)"
-        ) from error
-    os.close(handle)
+        ) from None
+    return library
+
+
+def _claim(folder: Path) -> None:
+    """Whoever can write here decides what this process executes."""
+    folder.mkdir(parents=True, exist_ok=True, mode=0o755)
+    status = folder.stat()
+    if status.st_uid == os.geteuid() and status.st_mode & OTHERS_MAY_WRITE:
+        folder.chmod(status.st_mode & ~OTHERS_MAY_WRITE)
+    elif not _is_own(folder):
+        raise BuildError(
+            f"others can write to the kernel cache {folder}; set PARALLEL_PPO_KERNEL_CACHE to a folder of your own"
+        )
+
+
+def _is_own(path: Path) -> bool:
+    """There, and neither made nor to be changed by anyone but this user and the system's."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return False
+    return status.st_uid in (0, os.geteuid()) and not status.st_mode & OTHERS_MAY_WRITE
+
+
+def _is_sealed(library: Path) -> bool:
+    """Loading a truncated library can end the process, so its checksum lies behind its last byte."""
+    data = library.read_bytes()
+    return hashlib.sha256(data[:-SEAL_BYTES]).digest() == data[-SEAL_BYTES:]
+
+
+def _compile(variant: str, library: Path) -> None:
+    compiler = find_compiler()
+    handle, temporary = tempfile.mkstemp(prefix=library.stem, suffix=".tmp", dir=library.parent)
     try:
         command = [compiler, *COMMON_FLAGS, *VARIANTS[variant], *map(str, SOURCES), "-lm", "-o", temporary]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode != 0:
             raise BuildError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
+        with open(temporary, "r+b") as file:
+            file.write(hashlib.sha256(file.read()).digest())
+            file.flush()
+            os.fsync(file.fileno())
         Path(temporary).chmod(0o755)
         Path(temporary).rename(library)
     finally:
+        os.close(handle)
         Path(temporary).unlink(missing_ok=True)
-    return library
 
 
 def main() -> int:

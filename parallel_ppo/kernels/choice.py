@@ -5,7 +5,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from parallel_ppo.kernels.build import VARIANTS, BuildError, build
+from parallel_ppo.kernels.build import VARIANTS, BuildError, load
 
 IMAGE_SIZE = 64
 NETWORKS = ("impala", "nature")
@@ -55,7 +55,7 @@ def unusable(policy: str, shape: Sequence[int]) -> str | None:
     reason = unsuitable(policy, shape)
     if reason is None:
         try:
-            build(choose_variant())
+            load(choose_variant())
         except (ValueError, BuildError) as error:
             reason = str(error)
     return reason

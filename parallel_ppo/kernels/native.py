@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from parallel_ppo.kernels.build import BuildError, build
+from parallel_ppo.kernels.build import BuildError, load
 from parallel_ppo.kernels.choice import IMAGE_SIZE, NETWORKS, choose_variant, unsuitable
 
 NUM_FEATURES = {"impala": 256, "nature": 512}
@@ -36,10 +36,7 @@ def parameter_shapes(network: str, channels: int) -> list[tuple[int, ...]]:
 
 @functools.cache
 def load_library(variant: str) -> ctypes.CDLL:
-    try:
-        library = ctypes.CDLL(str(build(variant)))
-    except OSError as error:
-        raise BuildError(f"cannot load the compiled kernels: {error}") from error
+    library = load(variant)
     integer, pointer, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
     signatures: dict[str, tuple[Any, list[Any]]] = {
         "packed_floats": (size, [integer]),

@@ -40,8 +40,10 @@ INLINE vec v_where_positive(vec condition, vec a) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(condition, _mm512_setzero_ps(), _CMP_GT_OQ), a);
 }
 INLINE vec_index v_index(int k) { return _mm_set1_epi8((char)k); }
+/* A NaN is taken, and stays. */
 INLINE void v_take_larger(vec *best, vec_index *index, vec a, vec_index k) {
-    __mmask16 larger = _mm512_cmp_ps_mask(a, *best, _CMP_NLE_UQ);
+    __mmask16 is_number = _mm512_cmp_ps_mask(*best, *best, _CMP_ORD_Q);
+    __mmask16 larger = _mm512_mask_cmp_ps_mask(is_number, a, *best, _CMP_NLE_UQ);
     *best = _mm512_mask_mov_ps(*best, larger, a);
     *index = _mm_mask_mov_epi8(*index, larger, k);
 }
@@ -73,7 +75,8 @@ INLINE vec v_where_positive(vec condition, vec a) {
 }
 INLINE vec_index v_index(int k) { return _mm256_set1_epi32(k); }
 INLINE void v_take_larger(vec *best, vec_index *index, vec a, vec_index k) {
-    vec larger = _mm256_cmp_ps(a, *best, _CMP_NLE_UQ);
+    vec is_number = _mm256_cmp_ps(*best, *best, _CMP_ORD_Q);
+    vec larger = _mm256_and_ps(is_number, _mm256_cmp_ps(a, *best, _CMP_NLE_UQ));
     *best = _mm256_blendv_ps(*best, a, larger);
     *index = _mm256_blendv_epi8(*index, k, _mm256_castps_si256(larger));
 }

@@ -1,6 +1,7 @@
 """Everything that is decided and checked before the first process starts. Needs no torch, so bad input is told at once."""
 
 import os
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,7 +10,7 @@ from parallel_ppo.cluster.nodes import ALONE, Node
 from parallel_ppo.envs.build import probe, step_seconds
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import InputError
-from parallel_ppo.kernels.choice import unusable
+from parallel_ppo.kernels.choice import unsuitable, unusable
 from parallel_ppo.machine.placement import Placement, plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.settings.layers import load_settings
@@ -143,6 +144,11 @@ def resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
     if settings.training.kernels == "native":
         raise InputError(
             f"training.kernels: native cannot be used here ({' '.join(reason.split())[:200]}); use auto or torch"
+        )
+    if not spec.parts and unsuitable(settings.training.policy, spec.observation_shape) is None:
+        print(
+            f"warning: torch computes the network, which is slower than our own kernels: {' '.join(reason.split())[:300]}",
+            file=sys.stderr,
         )
     return settings.changed("training", kernels="torch")
 
