@@ -45,11 +45,12 @@ def settings_for(game: str, work: Work) -> Settings:
 
 
 def _measure_game(work: Work, game: str, repeats: int, placement: Placement) -> list[dict[str, float]]:
-    from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat
+    from parallel_ppo.policies.parameters import bind, initialise, num_flat
+    from parallel_ppo.policies.policy import Policy
     from parallel_ppo.workers.fork_server import ForkServer
     from parallel_ppo.workers.memory import Memory, settle
     from parallel_ppo.workers.process_pool import ProcessPool
-    from parallel_ppo.workers.worker import Collect
+    from parallel_ppo.workers.tasks import Collect
 
     settings = settings_for(game, work)
     fork_server = ForkServer(settings, SPEC)
@@ -138,6 +139,8 @@ def bare_main() -> None:
     import torch
 
     from parallel_ppo.envs.build import make_slice
+    from parallel_ppo.policies.actor import Actor
+    from parallel_ppo.policies.parameters import num_flat
     from parallel_ppo.policies.policy import Policy
 
     torch.set_num_threads(1)
@@ -146,18 +149,17 @@ def bare_main() -> None:
     shape = settings.shape
     mine = range(index * shape.num_slices // num_workers, (index + 1) * shape.num_slices // num_workers)
     natives = [make_slice(settings, number).native for number in mine]  # type: ignore[attr-defined]
-    policy = Policy(settings, SPEC)
-    nothing = torch.zeros(()), torch.ones(()), 0.0
+    flat = torch.zeros(num_flat(Policy(settings, SPEC)))
+    actor = Actor(settings, SPEC, flat, torch.zeros(()), torch.ones(()))
     print("done", flush=True)
     while chosen := sys.stdin.buffer.read(num_steps * num_envs * 4):
         actions = np.frombuffer(chosen, np.int32).reshape(num_steps, shape.num_slices, shape.slice_envs)
-        with torch.inference_mode():
-            for number, native in zip(mine, natives, strict=True):
-                policy.pack()
-                for t in range(num_steps):
-                    policy(policy.prepare(torch.from_numpy(native.observe()[1]["rgb"]), *nothing))
-                    native.act(actions[t, number])
-                policy(policy.prepare(torch.from_numpy(native.observe()[1]["rgb"]), *nothing))
+        for number, native in zip(mine, natives, strict=True):
+            actor.refresh()
+            for t in range(num_steps):
+                actor.infer(native.observe()[1]["rgb"])
+                native.act(actions[t, number])
+            actor.infer(native.observe()[1]["rgb"])
         print("done", flush=True)
 
 

@@ -11,12 +11,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a check
 
 import gymnasium
 import numpy as np
-import torch
 
 from parallel_ppo.evaluation.loaded_policy import guarded, load_subject
+from parallel_ppo.evaluation.policy_files import make_actor
 from parallel_ppo.exits import InputError
-from parallel_ppo.policies import heads
-from parallel_ppo.policies.policy import Policy, bind
 from parallel_ppo.reports import theme
 
 # Both axes with their bounds, what an action is, the observation of a state and the state of an observation.
@@ -39,19 +37,15 @@ def main(arguments) -> int:
     if env_id not in PLANES:
         raise InputError(f"{env_id}: has no state plane to draw; known are {', '.join(PLANES)}")
     (x_name, *x_ends), (y_name, *y_ends), action_name, observation_of, state_of = PLANES[env_id]
-    policy, filled, env = Policy(subject.settings, subject.spec), subject.filled, gymnasium.make(env_id)
-    bind(policy, torch.from_numpy(filled.parameters))
-    normaliser = torch.from_numpy(filled.observation_mean), torch.from_numpy(filled.observation_scale)
+    actor, env = make_actor(subject.settings, subject.spec, subject.filled), gymnasium.make(env_id)
 
-    @torch.inference_mode()
     def act(rows):
         """The most likely actions as the environment takes them, and the values."""
-        rows = torch.from_numpy(np.asarray(rows, np.float32))
-        output = policy(policy.prepare(rows, *normaliser, subject.settings.training.observation_clip))
-        action = heads.mode(subject.spec.action, output.action).numpy()
+        rows = np.asarray(rows, np.float32)
+        action = actor.most_likely(rows)
         if isinstance(env.action_space, gymnasium.spaces.Box):
             action = np.clip(action, -1, 1) * env.action_space.high
-        return action, output.value.numpy()
+        return action, actor.value(rows)
 
     x, y = np.meshgrid(np.linspace(*x_ends, 121), np.linspace(*y_ends, 121))
     action, value = act(np.stack([part.ravel() for part in observation_of(x, y)], 1))

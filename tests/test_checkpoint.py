@@ -17,7 +17,7 @@ from parallel_ppo.evaluation import policy_files
 from parallel_ppo.exits import InputError, StorageError
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
 from parallel_ppo.training import checkpoint
-from parallel_ppo.training.state import Snapshot
+from parallel_ppo.workers.carried import Snapshot
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from parallel_ppo.algorithms.ppo import tree_sum
+from parallel_ppo.algorithms.minibatches import tree_sum
 from parallel_ppo.cluster import nodes, rendezvous
 from parallel_ppo.cluster.nodes import Node
 from parallel_ppo.envs.build import probe

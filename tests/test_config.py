@@ -25,7 +25,12 @@ def test_defaults_are_the_published_ones() -> None:
     settings = Settings()
     shape = settings.shape
     assert (shape.num_envs, shape.num_steps, shape.num_epochs, shape.batch_size) == (32, 128, 4, 1024)
-    assert (shape.slice_envs, shape.num_slices, shape.share, shape.lane_sizes) == (8, 4, 256, (64,) * 4)
+    assert (shape.slice_envs, shape.num_slices, shape.slice_samples, shape.lane_sizes) == (
+        8,
+        4,
+        256,
+        (64,) * 4,
+    )
     assert (settings.training.learning_rate, settings.training.gamma, settings.training.clip_range) == (
         5e-4,
         0.999,
@@ -138,7 +143,7 @@ def test_lanes_split_a_share_evenly() -> None:
         file=None, flags={"training.batch_size": 4096, "training.n_steps": 128, "training.lane_samples": 100}
     )
     assert settings.shape.lane_sizes == (94, *(93,) * 10)
-    assert sum(settings.shape.lane_sizes) == settings.shape.share == 1024
+    assert sum(settings.shape.lane_sizes) == settings.shape.slice_samples == 1024
 
 
 def test_a_changed_copy_derives_its_own_shape() -> None:

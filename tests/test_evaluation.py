@@ -8,7 +8,9 @@ from parallel_ppo.envs.build import make_slice, probe
 from parallel_ppo.envs.contract import Step
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.kernels.choice import unusable
-from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat
+from parallel_ppo.policies.actor import Actor
+from parallel_ppo.policies.parameters import initialise, num_flat
+from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
 from tests.conftest import small_settings
@@ -37,16 +39,27 @@ class Scripted:
         return Step(self.reset(), reward, ended, None, None, levels, ended)
 
 
+def make_actor(settings: Settings, seed: int | None = None) -> Actor:
+    """With a policy whose parameters are all 0, or drawn."""
+    spec = probe(settings)
+    flat = torch.zeros(num_flat(Policy(settings, spec)))
+    actor = Actor(settings, spec, flat, torch.zeros(spec.vector_shape), torch.ones(spec.vector_shape))
+    if seed is not None:
+        initialise(actor.policy, flat, seed)
+    return actor
+
+
 def run(env: Scripted, quota: list[int], **settings: object) -> dict[int, list[playing.Played]]:
     chosen = small_settings(**settings)
-    policy, shapes = Policy(chosen, probe(chosen)), []
+    actor, shapes = make_actor(chosen), []
 
     def prepare(rows: torch.Tensor) -> torch.Tensor:
         shapes.append(len(rows))
         return rows
 
+    actor.prepare = prepare
     found: dict[int, list[playing.Played]] = {}
-    for moment in playing.play(env, chosen, 0, policy=policy, prepare=prepare, quota=np.array(quota)):
+    for moment in playing.play(env, chosen, 0, actor=actor, quota=np.array(quota)):
         for slot, episode in moment.ended.items():
             found.setdefault(slot, []).append(episode)
     assert set(shapes) == {len(quota)}
@@ -82,8 +95,8 @@ def test_a_reward_that_is_no_number_names_the_environment() -> None:
 def test_train_and_test_levels_do_not_meet() -> None:
     settings = small_settings("coinrun", "nature", env__num_levels=5, env__start_level=100)
     seen = {}
-    for part in playing.PARTS:
-        env = make_slice(playing.part_settings(settings, part, 0), 3, num_views=8)
+    for part in playing.LEVEL_SETS:
+        env = make_slice(playing.level_set_settings(settings, part, 0), 3, num_views=8)
         seen[part] = [view.level_seed for view in env.views()]
         env.close()
     assert all(100 <= level < 105 for level in seen["train"])
@@ -99,12 +112,8 @@ def test_unseen_levels_exist_only_beyond_a_bounded_number_of_them() -> None:
 
 
 def episodes(settings: Settings, index: int, number: int, iteration: int = 0) -> list[tuple]:
-    policy = Policy(settings, probe(settings))
-    initialise(policy, flat := torch.zeros(num_flat(policy)), 1)
-    bind(policy, flat)
-    found = playing.play_slice(
-        settings, "train", index, iteration, policy=policy, prepare=lambda rows: rows, num_episodes=number
-    )
+    actor = make_actor(settings, seed=1)
+    found = playing.play_slice(settings, "train", index, iteration, actor=actor, num_episodes=number)
     return sorted((slot, *episode[:2]) for slot, episode in found)
 
 
@@ -129,16 +138,11 @@ def test_parameters_that_changed_since_the_last_look_are_used() -> None:
     settings = small_settings("coinrun", "impala", training__kernels="native", evaluation__deterministic=True)
 
     def actions(*seeds: int) -> list:
-        policy = Policy(settings, probe(settings))
-        flat = torch.zeros(num_flat(policy))
-        bind(policy, flat)
+        actor = make_actor(settings)
         for seed in seeds:
-            initialise(policy, flat, seed)
+            initialise(actor.policy, actor.parameters, seed)
             env = Watched()
-            for _ in playing.play(
-                env, settings, 0, policy=policy, quota=np.ones(8, np.int64),
-                prepare=lambda rows: policy.prepare(rows, rows, rows, 1.0),
-            ):  # fmt: skip
+            for _ in playing.play(env, settings, 0, actor=actor, quota=np.ones(8, np.int64)):
                 pass
         return env.actions
 

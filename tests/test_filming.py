@@ -49,9 +49,7 @@ def test_a_grid_shows_the_episodes_that_are_evaluated(tmp_path: Path) -> None:
     pictures = list(filming.film(camera, filmed))
     camera.env.close()
     assert {picture.size for picture in pictures} == {(1024, 512)}
-    expected = playing.play_slice(
-        settings, "train", 0, 0, policy=camera.policy, prepare=camera.prepare, num_episodes=8
-    )
+    expected = playing.play_slice(settings, "train", 0, 0, actor=camera.actor, num_episodes=8)
     by_slot = dict(expected)
     np.testing.assert_array_equal(sorted(filmed), sorted([by_slot[0], by_slot[1]]))
 

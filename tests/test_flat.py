@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from parallel_ppo.algorithms import optimizers, ppo
+from parallel_ppo.algorithms import minibatches, optimizers
 from parallel_ppo.kernels.native import available
 
 KERNELS = ["torch", *(["native"] if available()[0] else [])]
@@ -16,7 +16,7 @@ def test_lanes_are_summed_in_the_one_order(kernels: str, count: int) -> None:
     lanes = everything[:, 16:1008]  # a block is a part of each lane, and not a whole number of chunks
     into = torch.full((992,), float("nan"))
     squares = optimizers.sum_lanes(lanes, into, kernels)
-    assert torch.equal(into, ppo.tree_sum(list(lanes)))
+    assert torch.equal(into, minibatches.tree_sum(list(lanes)))
     assert squares == pytest.approx(float(into.double().square().sum()), rel=1e-12)
     assert optimizers.sum_lanes(into.unsqueeze(0), into, kernels) == squares, (
         "the squares of a sum that is there"

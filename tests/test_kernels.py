@@ -23,11 +23,13 @@ from parallel_ppo.kernels import native as loading
 from parallel_ppo.kernels.choice import NETWORKS, unsuitable
 from parallel_ppo.kernels.native import NativeTrunk, available
 from parallel_ppo.policies import heads
-from parallel_ppo.policies.policy import Policy, initialise, num_flat
+from parallel_ppo.policies.parameters import initialise, num_flat
+from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.training.planning import resolve_kernels
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.worker import Gradient, Worker
+from parallel_ppo.workers.tasks import Gradient
+from parallel_ppo.workers.worker import Worker
 
 USABLE = [variant for variant in building.VARIANTS if available(variant)[0]]
 needs_kernels = pytest.mark.skipif(not USABLE, reason=f"no kernels here: {available()[1]}")
@@ -471,7 +473,7 @@ def test_a_workers_lane_gradient_is_that_of_the_plain_formulation(network: str) 
         settings = load_settings(file=None, flags=flags)
         memory = Memory(settings, SPEC, num_flat(Policy(settings, SPEC)))
         worker = workers[kernels] = Worker(settings, SPEC, memory)
-        initialise(worker.policy, memory.tensor("parameters"), seed=1)
+        initialise(worker.actor.policy, memory.tensor("parameters"), seed=1)
         draws = np.random.default_rng(1)
         memory.observation[:] = draws.integers(0, 256, memory.observation.shape, np.uint8)
         memory.action[:] = draws.integers(0, 15, memory.action.shape)
@@ -482,7 +484,7 @@ def test_a_workers_lane_gradient_is_that_of_the_plain_formulation(network: str) 
         for worker in workers.values():
             worker.memory.tensor("parameters").mul_(1 + minibatch)
             for lane in range(worker.shape.num_lanes):
-                worker.run(Gradient(lane, 0, 0, minibatch, 0.1, 0.9, 0.2))
+                worker.run(Gradient(lane, 0, 0, minibatch, (0.1, 0.9, 0.2)))
         ours, plain = (workers[kernels].memory.lane_gradient for kernels in ("native", "torch"))
         scale = np.abs(plain).max()
         np.testing.assert_allclose(ours / scale, plain / scale, rtol=0, atol=2e-5)

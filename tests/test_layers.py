@@ -10,7 +10,7 @@ ROOMS = [
     "", "storage", "settings", "machine", "envs", "kernels", "policies", "algorithms", "workers", "cluster", "records", "training", "reports", "evaluation", "commands",
 ]  # fmt: skip
 KNOWN = {
-    ("policies", "algorithms"), ("cluster", "training"), ("evaluation", "commands"),
+    ("evaluation", "commands"),
 }  # fmt: skip
 
 

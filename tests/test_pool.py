@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from parallel_ppo.workers.process_pool import ProcessPool
-from parallel_ppo.workers.worker import Collect, Gradient, Task
+from parallel_ppo.workers.tasks import Collect, Gradient, Task
 from parallel_ppo.workers.worker_handle import WorkerHandle
 
 

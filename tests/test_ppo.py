@@ -4,7 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_ppo.algorithms import ppo
+from parallel_ppo.algorithms import minibatches, ppo
+from parallel_ppo.algorithms.algorithm import Sampled, Statistics
+from parallel_ppo.envs.contract import ActionSpec
+from parallel_ppo.policies.network import Output
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.training.update import explained_variance
 
 
 def slow_advantages(reward, value, start, truncated, final_value, gamma, lam):
@@ -44,8 +49,7 @@ def test_advantages_equal_their_definition(seed: int) -> None:
         gae_lambda=0.9,
     )
     expected = slow_advantages(reward, value, start, truncated, final_value, 0.97, 0.9)
-    np.testing.assert_allclose(got.advantage, expected, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(got.target_return, expected + value[:-1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_lambda_one_gives_discounted_returns() -> None:
@@ -61,76 +65,67 @@ def test_lambda_one_gives_discounted_returns() -> None:
         gamma=0.5,
         gae_lambda=1.0,
     )
-    np.testing.assert_allclose(got.target_return[:, 0], [1.875, 1.75, 1.5, 1.0])
+    np.testing.assert_allclose(got[:, 0], [1.875, 1.75, 1.5, 1.0])  # values are 0
 
 
-def slow_loss(
-    log_prob,
-    entropy,
-    value,
-    old_log_prob,
-    old_value,
-    advantage,
-    target,
-    batch,
-    clip,
-    value_clip,
-    c_entropy,
-    c_value,
-):
+def slow_loss(logits, value, batch, mean, scale, clip, clips_value, c_entropy, c_value):
+    """Sample by sample, in float64."""
     total = 0.0
-    for i in range(len(log_prob)):
-        ratio = np.exp(log_prob[i] - old_log_prob[i])
+    for i, row in enumerate(logits):
+        probability = np.exp(row) / np.exp(row).sum()
+        log_prob = np.log(probability[int(batch["action"][i, 0])])
+        entropy = -(probability * np.log(probability)).sum()
+        advantage = (batch["advantage"][i] - mean) * scale
+        ratio = np.exp(log_prob - batch["log_prob"][i])
         clipped = min(max(ratio, 1 - clip), 1 + clip)
-        policy = -min(ratio * advantage[i], clipped * advantage[i])
-        squared = (value[i] - target[i]) ** 2
-        if value_clip is not None:
-            moved = min(max(value[i] - old_value[i], -value_clip), value_clip)
-            squared = max(squared, (old_value[i] + moved - target[i]) ** 2)
-        total += policy + c_value * 0.5 * squared - c_entropy * entropy[i]
-    return total / batch
+        policy = -min(ratio * advantage, clipped * advantage)
+        target, old_value = batch["target_return"][i], batch["value"][i]
+        squared = (value[i] - target) ** 2
+        if clips_value:
+            moved = min(max(value[i] - old_value, -clip), clip)
+            squared = max(squared, (old_value + moved - target) ** 2)
+        total += policy + c_value * 0.5 * squared - c_entropy * entropy
+    return total
 
 
-@pytest.mark.parametrize("value_clip", [None, 0.2])
-def test_loss_equals_its_definition(value_clip: float | None) -> None:
+def made_up_batch(num_samples: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
     draws = np.random.default_rng(3)
-    names = ["log_prob", "entropy", "value", "old_log_prob", "old_value", "advantage", "target_return"]
-    arrays = [draws.normal(size=50) * 0.5 for _ in names]
-    sums = ppo.loss_sums(
-        **{name: torch.from_numpy(array) for name, array in zip(names, arrays, strict=True)},
-        batch_size=200, clip_range=0.2, value_clip=value_clip, entropy_coef=0.01, value_coef=0.5,
-    )  # fmt: skip
-    expected = slow_loss(*arrays, 200, 0.2, value_clip, 0.01, 0.5)
-    assert float(sums.total) == pytest.approx(expected, rel=1e-12)
-    ratio = np.exp(arrays[0] - arrays[3])
-    assert float(sums.clipped) == np.sum(np.abs(ratio - 1) > 0.2)
-    assert float(sums.approx_kl) == pytest.approx(np.sum(ratio - 1 - (arrays[0] - arrays[3])))
+    logits, value = draws.normal(size=(num_samples, 4)), draws.normal(size=num_samples)
+    names = ("log_prob", "value", "advantage", "target_return")
+    batch = {name: draws.normal(size=num_samples) * 0.5 for name in names}
+    batch["log_prob"] -= 1.3
+    return batch | {"action": draws.integers(0, 4, (num_samples, 1))}, logits, value
+
+
+def loss_of(batch: dict, logits: np.ndarray, value: np.ndarray, clips_value: bool, size: int) -> Statistics:
+    training = Settings().changed("training", clip_value_loss=clips_value).training
+    tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
+    sampled = Sampled(tensors, (0.1, 0.9, 0.2), ActionSpec("categorical", (4,)), training, size)
+    return ppo.loss(Output(torch.from_numpy(logits), None, torch.from_numpy(value)), sampled)
+
+
+@pytest.mark.parametrize("clips_value", [False, True])
+def test_loss_equals_its_definition(clips_value: bool) -> None:
+    batch, logits, value = made_up_batch(50)
+    expected = slow_loss(logits, value, batch, 0.1, 0.9, 0.2, clips_value, 0.01, 0.5)
+    assert float(loss_of(batch, logits, value, clips_value, 200).loss) == pytest.approx(expected / 200)
 
 
 def test_lanes_add_up_to_the_minibatch() -> None:
-    draws = torch.Generator().manual_seed(0)
-    names = ["log_prob", "entropy", "value", "old_log_prob", "old_value", "advantage", "target_return"]
-    arrays = {name: torch.randn(64, generator=draws, dtype=torch.float64) for name in names}
-    options = {
-        "batch_size": 64,
-        "clip_range": 0.2,
-        "value_clip": 0.2,
-        "entropy_coef": 0.01,
-        "value_coef": 0.5,
-    }
-    whole = ppo.loss_sums(**arrays, **options)
+    batch, logits, value = made_up_batch(64)
+    whole = loss_of(batch, logits, value, True, 64)
     lanes = [
-        ppo.loss_sums(**{k: v[i : i + 16] for k, v in arrays.items()}, **options) for i in range(0, 64, 16)
+        loss_of({k: v[i : i + 16] for k, v in batch.items()}, logits[i : i + 16], value[i : i + 16], True, 64)
+        for i in range(0, 64, 16)
     ]
     for field in whole._fields:
-        assert float(getattr(whole, field)) == pytest.approx(
-            sum(float(getattr(lane, field)) for lane in lanes)
-        )
+        total = sum(float(getattr(lane, field)) for lane in lanes)
+        assert float(getattr(whole, field)) == pytest.approx(total)
 
 
 def test_sample_order_visits_every_row_of_a_slice_once() -> None:
-    order = ppo.sample_order(seed=1, slice_index=2, iteration=3, epoch=0, num_samples=32)
-    rows = ppo.slab_rows(order, slice_index=2, slice_envs=4, num_envs=16)
+    order = minibatches.sample_order(seed=1, slice_index=2, iteration=3, epoch=0, num_samples=32)
+    rows = minibatches.slab_rows(order, slice_index=2, slice_envs=4, num_envs=16)
     steps, envs = np.divmod(np.sort(rows), 16)
     assert len(set(rows)) == 32
     assert set(envs) == {8, 9, 10, 11}
@@ -146,15 +141,18 @@ def test_tree_sum_takes_adjacent_pairs(count: int) -> None:
         return slow(level + ([parts[-1]] if len(parts) % 2 else []))
 
     parts = list(torch.randn(count, 1000, generator=torch.Generator().manual_seed(count)) * 1e3)
-    assert torch.equal(ppo.tree_sum(parts), slow(parts))
+    assert torch.equal(minibatches.tree_sum(parts), slow(parts))
     split = torch.cat(
-        [ppo.tree_sum([part[:300] for part in parts]), ppo.tree_sum([part[300:] for part in parts])]
+        [
+            minibatches.tree_sum([part[:300] for part in parts]),
+            minibatches.tree_sum([part[300:] for part in parts]),
+        ]
     )
-    assert torch.equal(split, ppo.tree_sum(parts)), "splitting by range changed a bit"
+    assert torch.equal(split, minibatches.tree_sum(parts)), "splitting by range changed a bit"
 
 
 def test_explained_variance() -> None:
     target = np.array([[1.0, 2.0], [3.0, 4.0]], np.float32)
-    assert ppo.explained_variance(value=target, target_return=target) == 1
-    assert ppo.explained_variance(value=np.full_like(target, 2.5), target_return=target) == pytest.approx(0)
-    assert ppo.explained_variance(value=target, target_return=np.ones_like(target)) == 0
+    assert explained_variance(value=target, target_return=target) == 1
+    assert explained_variance(value=np.full_like(target, 2.5), target_return=target) == pytest.approx(0)
+    assert explained_variance(value=target, target_return=np.ones_like(target)) == 0

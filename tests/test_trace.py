@@ -18,10 +18,10 @@ from parallel_ppo.records.trace import ChromeTrace
 from parallel_ppo.training import planning
 from parallel_ppo.training.recorder import Iteration
 from parallel_ppo.workers.pool import Span
-from parallel_ppo.workers.worker import Collect, Gradient, Reduce
+from parallel_ppo.workers.tasks import Collect, Gradient, Reduce
 
 ROOT = Path(__file__).resolve().parent.parent
-GRADIENT = Gradient(0, 0, 0, 0, 0.0, 1.0, 0.2)
+GRADIENT = Gradient(0, 0, 0, 0, (0.0, 1.0, 0.2))
 
 
 def made_up_iteration() -> Iteration:
@@ -33,12 +33,14 @@ def made_up_iteration() -> Iteration:
         Span(1, GRADIENT._replace(lane=1), 111.0, 116.0),
         Span(0, Reduce(0, 4, 0, 2), 119.0, 120.0),
     ]
-    phases = [
-        Phase("advantages", 110.0, 111.0),
-        Phase("gradients", 111.0, 119.0),
-        Phase("reduce", 119.0, 120.0),
-    ]
-    return Iteration([], {}, {}, 100.0, 110.0, 120.0, phases, spans, [])
+    return Iteration([], {}, {}, 100.0, 110.0, 120.0, spans, [])
+
+
+PHASES = [
+    Phase("advantages", 110.0, 111.0),
+    Phase("gradients", 111.0, 119.0),
+    Phase("reduce", 119.0, 120.0),
+]
 
 
 def test_a_timeline_has_no_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +74,7 @@ def test_a_worker_that_did_nothing_is_idle() -> None:
 
 
 def test_phase_shares_are_one_in_sum() -> None:
-    shares = phase_shares(made_up_iteration().phases, t_rollout=10.0, t_iter=25.0)
+    shares = phase_shares(PHASES, t_rollout=10.0, t_iter=25.0)
     assert shares == pytest.approx(
         {
             "share_collect": 0.4,
@@ -97,7 +99,7 @@ def make_trace(path: Path, warnings: list[str], **options: int) -> ChromeTrace:
 
 def test_every_phase_and_wait_is_in_the_trace(tmp_path: Path) -> None:
     trace, iteration = make_trace(tmp_path / "t.json", []), made_up_iteration()
-    trace.add(iteration.phases, iteration.spans)
+    trace.add(PHASES, iteration.spans)
     events = [event for event in read_events(tmp_path / "t.json") if event["ph"] == "X"]  # not yet closed
     second = [(event["name"], event["ts"], event["dur"]) for event in events if event["tid"] == 2]
     assert second == [
@@ -120,7 +122,7 @@ def test_a_full_trace_stays_valid_and_says_so_once(tmp_path: Path) -> None:
     warnings: list[str] = []
     trace, iteration = make_trace(tmp_path / "t.json", warnings, max_bytes=3000), made_up_iteration()
     for _ in range(20):
-        trace.add(iteration.phases, iteration.spans)
+        trace.add(PHASES, iteration.spans)
     assert read_events(tmp_path / "t.json")
     assert (tmp_path / "t.json").stat().st_size < 3100
     assert len(warnings) == 1 and "full" in warnings[0]
@@ -135,7 +137,7 @@ def test_a_failing_disk_ends_the_trace_not_the_run(tmp_path: Path, monkeypatch: 
         return whole(descriptor, data[:50], offset)
 
     monkeypatch.setattr(os, "pwrite", torn)
-    trace.add(iteration.phases, iteration.spans)
+    trace.add(PHASES, iteration.spans)
     assert len(read_events(tmp_path / "t.json")) == 6  # the names of three tracks
     assert len(warnings) == 1 and "disk is full" in warnings[0]
 
@@ -143,7 +145,7 @@ def test_a_failing_disk_ends_the_trace_not_the_run(tmp_path: Path, monkeypatch: 
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "pwrite", broken)
-    second.add(iteration.phases, iteration.spans)
+    second.add(PHASES, iteration.spans)
     assert len(warnings) == 2 and "goes on without a trace" in warnings[1]
 
 

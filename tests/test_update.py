@@ -6,18 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_ppo.algorithms import ppo
-from parallel_ppo.cluster.gloo import NoCluster
+from parallel_ppo.algorithms import minibatches, ppo
+from parallel_ppo.algorithms.algorithm import Sampled, Schedules
+from parallel_ppo.cluster.protocol import NoCluster
 from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import NumbersError
-from parallel_ppo.policies import heads
-from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, views
+from parallel_ppo.policies.parameters import bind, initialise, num_flat, views
+from parallel_ppo.policies.policy import Policy, Preparation
+from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.state import TrainingState
-from parallel_ppo.training.update import Schedules, scheduled, update
+from parallel_ppo.training.update import scheduled, update
 from parallel_ppo.workers.memory import POISON, Memory
 from parallel_ppo.workers.pool import InlinePool
-from parallel_ppo.workers.worker import Collect, Worker
+from parallel_ppo.workers.tasks import Collect
+from parallel_ppo.workers.worker import Worker
 from tests.conftest import small_settings
 
 
@@ -60,35 +63,29 @@ def plain_update(
     training, shape, memory = settings.training, settings.shape, state.memory
     policy = copy.deepcopy(policy)
     optimizer = torch.optim.Adam(policy.parameters(), learning_rate, eps=training.adam_eps)
-    flat = {
-        name: memory.tensor(name)[: shape.num_steps].flatten(0, 1)
-        for name in ("observation", "action", "log_prob", "value", "advantage", "target_return")
-    }
+    prepare = Preparation(settings, policy.spec, torch.zeros(()), torch.ones(()))
+    rows_of = memory.sampled_rows()
     for epoch in range(shape.num_epochs):
         orders = [
-            ppo.slab_rows(ppo.sample_order(seed=training.seed, slice_index=s, iteration=0, epoch=epoch, num_samples=shape.num_steps * shape.slice_envs),
-                          slice_index=s, slice_envs=shape.slice_envs, num_envs=shape.num_envs)
+            minibatches.slab_rows(
+                minibatches.sample_order(
+                    seed=training.seed, slice_index=s, iteration=0, epoch=epoch,
+                    num_samples=shape.num_steps * shape.slice_envs,
+                ),
+                slice_index=s, slice_envs=shape.slice_envs, num_envs=shape.num_envs,
+            )
             for s in range(shape.num_slices)
         ]  # fmt: skip
         for minibatch in range(shape.num_minibatches):
-            rows = torch.from_numpy(
-                np.concatenate(
-                    [order[minibatch * shape.share : (minibatch + 1) * shape.share] for order in orders]
-                )
-            )
-            batch = {name: values[rows] for name, values in flat.items()}
-            output = policy(policy.prepare(batch["observation"], torch.zeros(()), torch.ones(()), 10.0))
-            evaluated = heads.evaluate(policy.spec.action, output.action, output.log_std, batch["action"])
-            advantage = (batch["advantage"] - batch["advantage"].mean()) / (
-                batch["advantage"].std(unbiased=False) + 1e-8
-            )
-            sums = ppo.loss_sums(
-                log_prob=evaluated.log_prob, entropy=evaluated.entropy, value=output.value, old_log_prob=batch["log_prob"],
-                old_value=batch["value"], advantage=advantage, target_return=batch["target_return"], batch_size=len(rows),
-                clip_range=0.2, value_clip=0.2, entropy_coef=training.entropy_coef, value_coef=training.value_coef,
-            )  # fmt: skip
+            span = slice(minibatch * shape.slice_samples, (minibatch + 1) * shape.slice_samples)
+            rows = torch.from_numpy(np.concatenate([order[span] for order in orders]))
+            batch = {name: values[rows] for name, values in rows_of.items()}
+            advantage = batch["advantage"]
+            scalars = float(advantage.mean()), float(1 / (advantage.std(unbiased=False) + 1e-8)), 0.2
+            sampled = Sampled(batch, scalars, policy.spec.action, training, len(rows))
+            statistics = ppo.loss(policy(prepare(batch["observation"])), sampled)
             optimizer.zero_grad()
-            sums.total.backward()
+            statistics.loss.backward()
             torch.nn.utils.clip_grad_norm_(policy.parameters(), training.max_grad_norm)
             optimizer.step()
     return dict(policy.named_parameters())
@@ -100,14 +97,12 @@ def test_update_equals_the_plain_formulation(env: str, kind: str) -> None:
         env, kind, training__n_epochs=2, training__lane_samples=16, training__learning_rate=1e-4
     )
     state, pool, policy = collected(settings)
-    from parallel_ppo.training.update import write_advantages
-
     before = state.rewards.running.copy(), state.rewards.moments
-    write_advantages(state)
+    ppo.targets(state.memory, state.rewards, settings.training)
     expected = plain_update(state, policy, settings, 1e-4)
     state.rewards.running, state.rewards.moments = before
     start = {name: view.clone() for name, view in views(policy, state.parameters).items()}
-    statistics = update(state, pool, NoCluster(settings.shape), Schedules(1e-4, 0.2))
+    statistics = update(state, pool, NoCluster(settings.shape), Schedules(1e-4, 0.2), Timeline())
     assert statistics.columns["minibatches"] == 8
     for name, view in views(policy, state.parameters).items():
         moved = float((view - start[name]).abs().max())
@@ -118,7 +113,7 @@ def test_update_equals_the_plain_formulation(env: str, kind: str) -> None:
 def test_target_kl_stops_before_the_step() -> None:
     settings = small_settings(training__target_kl=1e-9, training__learning_rate=1e-2)
     state, pool, _ = collected(settings)
-    columns = update(state, pool, NoCluster(settings.shape), Schedules(1e-2, 0.2)).columns
+    columns = update(state, pool, NoCluster(settings.shape), Schedules(1e-2, 0.2), Timeline()).columns
     assert columns["kl_stopped"] == 1
     assert columns["minibatches"] < settings.shape.num_epochs * settings.shape.num_minibatches
     assert state.counters.adam_steps == columns["minibatches"]
@@ -131,7 +126,7 @@ def test_a_gradient_that_is_not_finite_is_never_applied() -> None:
     before = state.parameters.clone()
     with pytest.raises(NumbersError, match="environments 8 to 15"):
         for _ in range(settings.shape.num_minibatches):
-            update(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2))
+            update(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
     moved = int((state.parameters != before).sum())
     assert state.counters.adam_steps < settings.shape.num_minibatches
     assert torch.isfinite(state.parameters).all() and moved >= 0

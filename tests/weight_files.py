@@ -10,7 +10,8 @@ from safetensors import numpy as safetensors
 
 from parallel_ppo.envs.build import probe
 from parallel_ppo.evaluation.policy_files import FORMAT
-from parallel_ppo.policies.policy import Policy, initialise, num_flat, views
+from parallel_ppo.policies.parameters import initialise, num_flat, views
+from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.checkpoint import signature
 

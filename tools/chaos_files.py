@@ -18,11 +18,13 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from parallel_ppo.envs.build import probe  # noqa: E402
-from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, sha256, views  # noqa: E402
+from parallel_ppo.policies.parameters import bind, initialise, num_flat, sha256, views  # noqa: E402
+from parallel_ppo.policies.policy import Policy  # noqa: E402
 from parallel_ppo.settings.layers import load_settings  # noqa: E402
 from parallel_ppo.settings.schema import Settings, learning_settings  # noqa: E402
 from parallel_ppo.training import checkpoint  # noqa: E402
-from parallel_ppo.training.state import Snapshot, TrainingState  # noqa: E402
+from parallel_ppo.training.state import TrainingState  # noqa: E402
+from parallel_ppo.workers.carried import Snapshot  # noqa: E402
 from parallel_ppo.workers.memory import Memory  # noqa: E402
 
 Report = dict[str, Any]
@@ -61,8 +63,9 @@ class World:
             memory.state_length[slot, env] = size
             memory.state_bytes[slot, env, :size] = draw.integers(0, 256, size, np.uint8)
         snapshot = state.snapshot()
-        copies = {name: array.copy() for name, array in snapshot.environments.items()}
-        return Snapshot(snapshot.counters, snapshot.arrays, copies)
+        environments = snapshot.environments
+        copies = {name: rows.copy() for name, rows in environments.rows.items()}
+        return snapshot._replace(environments=environments._replace(rows=copies))
 
     def contents(self, snapshot: Snapshot) -> dict[str, Any]:
         flat = torch.from_numpy(snapshot.arrays["parameters"])

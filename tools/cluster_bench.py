@@ -41,7 +41,8 @@ def node(arguments: argparse.Namespace) -> None:
 
     from parallel_ppo.cluster import gloo, nodes
     from parallel_ppo.machine.signals import Signals
-    from parallel_ppo.policies.policy import Policy, num_flat
+    from parallel_ppo.policies.parameters import num_flat
+    from parallel_ppo.policies.policy import Policy
     from parallel_ppo.settings.layers import load_settings
     from parallel_ppo.training import planning
     from parallel_ppo.workers.memory import Memory
@@ -51,7 +52,7 @@ def node(arguments: argparse.Namespace) -> None:
     settings = load_settings(file=ROOT / "config" / "ppo_cpu_cluster.yaml", flags=flags)
     place = nodes.Node(arguments.rank, arguments.nodes)
     plan = planning.make_plan(settings, kind="cluster", output=Path("unused"), node=place)
-    joined = gloo.join(plan, Signals(), lambda line: None)
+    joined = gloo.join(plan.settings, place, plan.machine, Signals(), lambda line: None)
     assert isinstance(joined, gloo.GlooCluster)
     memory = Memory(plan.settings, plan.spec, num_flat(Policy(plan.settings, plan.spec)))
     memory.gradient[:] = np.random.default_rng(arguments.rank).standard_normal(memory.gradient.size)

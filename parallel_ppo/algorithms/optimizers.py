@@ -4,7 +4,7 @@ import math
 
 from torch import Tensor
 
-from parallel_ppo.algorithms import ppo
+from parallel_ppo.algorithms.minibatches import tree_sum
 from parallel_ppo.kernels import native
 
 ADAM_BETAS = (0.9, 0.999)
@@ -12,10 +12,10 @@ ADAM_BLOCK = 1 << 16  # parameters: enough for torch's calls to cost little besi
 
 
 def sum_lanes(lanes: Tensor, into: Tensor, kernels: str) -> float:
-    """The sum of rows [L, n] in the order of `ppo.tree_sum`; returns the sum of its squares, for the norm."""
+    """The sum of rows [L, n] in the order of `tree_sum`; returns the sum of its squares, for the norm."""
     if kernels == "native":
         return native.tree_sum(lanes, into)
-    into.copy_(ppo.tree_sum(list(lanes)))
+    into.copy_(tree_sum(list(lanes)))
     return float(into.double().square().sum())
 
 

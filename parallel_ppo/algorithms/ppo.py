@@ -1,20 +1,34 @@
-"""PPO's arithmetic: advantages, the loss, the order of samples. Pure functions; each has a slow twin in the tests.
+"""Proximal policy optimization: all of it, top to bottom. T steps, E environments, B samples, K outputs.
 
-T steps, E environments, B samples.
+An iteration: workers collect T x E steps; `targets` turns their rewards into advantages and returns. Then for each epoch and
+minibatch: `scalars` is what the minibatch needs to know as a whole; workers run the network on lanes of it and ask for the
+derivative of `loss` in the outputs (by autograd, or by `loss_gradient`, which is faster and held to `loss` by a test);
+the network takes it from there to the parameters; the coordinator sums the lanes, clips the norm and steps
+(`training/update.py`). The dictionary of algorithms is in `algorithms/__init__.py`.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from parallel_ppo.keyed import generator
+from parallel_ppo.algorithms.algorithm import Algorithm, Rollout, Sampled, Schedules, Statistics
+from parallel_ppo.algorithms.normalisers import RewardNormalizer
+from parallel_ppo.policies import head_derivatives, heads
+from parallel_ppo.policies.network import Output, OutputGradient
+from parallel_ppo.settings.schema import TrainingSettings
 
 
-class Advantages(NamedTuple):
-    advantage: np.ndarray  # [T, E]
-    target_return: np.ndarray  # [T, E]
+def targets(rollout: Rollout, rewards: RewardNormalizer, training: TrainingSettings) -> None:
+    """Scales the rewards and writes the advantages and returns of an iteration."""
+    reward = rollout.reward
+    if training.normalize_rewards:
+        reward = rewards.scale(rollout.reward, rollout.episode_start, training.reward_clip)
+    rollout.advantage[:] = generalized_advantages(
+        reward=reward, value=rollout.value, episode_start=rollout.episode_start, truncated=rollout.truncated,
+        final_value=rollout.final_value, gamma=training.gamma, gae_lambda=training.gae_lambda,
+    )  # fmt: skip
+    rollout.target_return[:] = rollout.advantage + rollout.value[:-1]
 
 
 def generalized_advantages(
@@ -26,8 +40,8 @@ def generalized_advantages(
     final_value: np.ndarray,
     gamma: float,
     gae_lambda: float,
-) -> Advantages:
-    """`value` and `episode_start` have one row more than there are steps. A cut episode continues with `final_value`."""
+) -> np.ndarray:
+    """[T, E]. `value` and `episode_start` have one row more than there are steps. A cut episode continues with `final_value`."""
     num_steps, num_envs = reward.shape
     assert value.shape == episode_start.shape == (num_steps + 1, num_envs)
     assert truncated.shape == final_value.shape == reward.shape
@@ -40,75 +54,94 @@ def generalized_advantages(
     for t in range(num_steps - 1, -1, -1):
         running = delta[t] + carry[t] * running
         advantage[t] = running
-    return Advantages(advantage, advantage + value[:-1])
+    return advantage
 
 
-class LossSums(NamedTuple):
-    """Sums over samples, so that lanes add up to a minibatch. `total` carries the gradient and is already divided by the batch."""
-
-    total: Tensor
-    policy_loss: Tensor
-    value_loss: Tensor
-    entropy: Tensor
-    approx_kl: Tensor
-    clipped: Tensor
+class Scalars(NamedTuple):
+    advantage_mean: float
+    advantage_scale: float
+    clip_range: float
 
 
-def loss_sums(
-    *,
-    log_prob: Tensor,
-    entropy: Tensor,
-    value: Tensor,
-    old_log_prob: Tensor,
-    old_value: Tensor,
-    advantage: Tensor,
-    target_return: Tensor,
-    batch_size: int,
-    clip_range: float,
-    value_clip: float | None,
-    entropy_coef: float,
-    value_coef: float,
-) -> LossSums:
-    """The clipped surrogate, the (clipped) value loss and the entropy bonus of some samples of a minibatch."""
-    assert log_prob.shape == entropy.shape == value.shape == advantage.shape == target_return.shape
-    log_ratio = log_prob - old_log_prob
+def scalars(rollout: Rollout, rows: np.ndarray, schedules: Schedules, training: TrainingSettings) -> Scalars:
+    """Mean and 1/deviation of the advantages over the whole minibatch. `rows` are its samples in [T * E]."""
+    if not training.normalize_advantages:
+        return Scalars(0.0, 1.0, schedules.clip_range)
+    values = rollout.advantage.reshape(-1)[rows].astype(np.float64)
+    return Scalars(float(values.mean()), float(1 / (values.std() + 1e-8)), schedules.clip_range)
+
+
+def loss(output: Output, sampled: Sampled) -> Statistics:
+    """The definition: the clipped surrogate, the (clipped) value loss and the entropy bonus."""
+    batch, training, now = sampled.batch, sampled.training, Scalars(*sampled.scalars)
+    taken = heads.evaluate(sampled.action, output.action, output.log_std, batch["action"])
+    advantage = (batch["advantage"] - now.advantage_mean) * now.advantage_scale
+    log_ratio = taken.log_prob - batch["log_prob"]
     ratio = log_ratio.exp()
-    surrogate = torch.minimum(ratio * advantage, ratio.clamp(1 - clip_range, 1 + clip_range) * advantage)
-    squared = (value - target_return).square()
-    if value_clip is not None:
-        near = old_value + (value - old_value).clamp(-value_clip, value_clip)
-        squared = torch.maximum(squared, (near - target_return).square())
-    policy_loss, value_loss, entropy_sum = -surrogate.sum(), 0.5 * squared.sum(), entropy.sum()
-    total = (policy_loss + value_coef * value_loss - entropy_coef * entropy_sum) / batch_size
+    clipped_ratio = ratio.clamp(1 - now.clip_range, 1 + now.clip_range)
+    surrogate = torch.minimum(ratio * advantage, clipped_ratio * advantage)
+    squared = (output.value - batch["target_return"]).square()
+    if training.clip_value_loss:
+        moved = (output.value - batch["value"]).clamp(-now.clip_range, now.clip_range)
+        squared = torch.maximum(squared, (batch["value"] + moved - batch["target_return"]).square())
+    policy_loss, value_loss, entropy = -surrogate.sum(), 0.5 * squared.sum(), taken.entropy.sum()
+    total = policy_loss + training.value_coef * value_loss - training.entropy_coef * entropy
     with torch.no_grad():
         approx_kl = (ratio - 1 - log_ratio).sum()
-        clipped = ((ratio - 1).abs() > clip_range).sum()
-    return LossSums(
-        total, policy_loss.detach(), value_loss.detach(), entropy_sum.detach(), approx_kl, clipped
+        clipped = ((ratio - 1).abs() > now.clip_range).sum()
+    return Statistics(total / sampled.batch_size, policy_loss, value_loss, entropy, approx_kl, clipped)
+
+
+@np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite is found, and named, by the update
+def loss_gradient(output: Output, sampled: Sampled) -> tuple[OutputGradient, Statistics]:
+    """`loss` and its derivative in the outputs, written out."""
+    batch = {name: rows.numpy() for name, rows in sampled.batch.items()}
+    training, now = sampled.training, Scalars(*sampled.scalars)
+    log_std = None if output.log_std is None else output.log_std.numpy()
+    head = head_derivatives.differentiate(sampled.action, output.action.numpy(), log_std, batch["action"])
+    advantage = (batch["advantage"] - np.float32(now.advantage_mean)) * np.float32(now.advantage_scale)
+    log_ratio = head.log_prob - batch["log_prob"]
+    ratio = np.exp(log_ratio)
+    free = ratio * advantage
+    bounded = np.clip(ratio, 1 - now.clip_range, 1 + now.clip_range) * advantage
+    clip = now.clip_range if training.clip_value_loss else None
+    value_loss, value_slope = _value_gradient(
+        output.value.numpy(), batch["value"], batch["target_return"], clip
     )
+    policy_loss, entropy = -float(np.minimum(free, bounded).sum()), float(head.entropy.sum())
+    each = np.float32(1 / sampled.batch_size)
+    action, by_log_std = head_derivatives.by_outputs(
+        head, log_std,
+        by_log_prob=np.where(free <= bounded, free, np.float32(0)) * -each,
+        by_entropy=np.float32(-training.entropy_coef) * each,
+    )  # fmt: skip
+    total = policy_loss + training.value_coef * value_loss - training.entropy_coef * entropy
+    gradient = OutputGradient(
+        torch.from_numpy(action),
+        None if by_log_std is None else torch.from_numpy(by_log_std),
+        torch.from_numpy(value_slope * (np.float32(training.value_coef) * each)),
+    )
+    approx_kl = float((ratio - 1 - log_ratio).sum())
+    clipped = float((np.abs(ratio - 1) > now.clip_range).sum())
+    sums = Statistics(total / sampled.batch_size, policy_loss, value_loss, entropy, approx_kl, clipped)
+    return gradient, sums
 
 
-def sample_order(*, seed: int, slice_index: int, iteration: int, epoch: int, num_samples: int) -> np.ndarray:
-    """The order in which an epoch visits a slice's samples; minibatch k takes the k-th share of it."""
-    return generator(seed, "minibatch", slice_index, iteration, epoch).permutation(num_samples)
+def _value_gradient(
+    value: np.ndarray, old_value: np.ndarray, target_return: np.ndarray, clip: float | None
+) -> tuple[float, np.ndarray]:
+    """Half the (clipped) squared error, and its derivative."""
+    error = value - target_return
+    squared = np.square(error)
+    if clip is None:
+        return 0.5 * float(squared.sum()), error
+    moved = value - old_value
+    near = np.clip(moved, -clip, clip)
+    near_error = old_value + near - target_return
+    near_squared = np.square(near_error)
+    near_slope = np.where(near == moved, near_error, np.float32(0))
+    is_free = squared >= near_squared
+    return 0.5 * float(np.where(is_free, squared, near_squared).sum()), np.where(is_free, error, near_slope)
 
 
-def slab_rows(order: np.ndarray, *, slice_index: int, slice_envs: int, num_envs: int) -> np.ndarray:
-    """Samples of a slice (step-major) -> rows of the slab viewed as [T * E, ...]."""
-    step, env = np.divmod(order, slice_envs)
-    return step * num_envs + slice_index * slice_envs + env
-
-
-def explained_variance(*, value: np.ndarray, target_return: np.ndarray) -> float:
-    variance = float(np.var(target_return, dtype=np.float64))
-    if variance == 0:
-        return 0.0
-    return 1 - float(np.var(target_return.astype(np.float64) - value)) / variance
-
-
-def tree_sum(parts: list[Tensor]) -> Tensor:
-    """Adjacent pairs, level by level, an odd last one passes up. Element-wise, so it may be split by range without changing a bit."""
-    while len(parts) > 1:
-        pairs = [parts[i] + parts[i + 1] for i in range(0, len(parts) - 1, 2)]
-        parts = pairs + parts[len(parts) & ~1 :]
-    return parts[0]
+PPO = Algorithm(targets, scalars, loss, loss_gradient)

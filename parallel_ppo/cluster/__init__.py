@@ -1,1 +1,1 @@
-"""Many nodes as one."""
+"""Many nodes as one: who they are, how they meet, what they exchange."""

@@ -1,4 +1,4 @@
-"""Many nodes as one: what has to be the same everywhere is exchanged here; and the null object for a run on one node.
+"""Many nodes as one: what has to be the same everywhere is exchanged here.
 
 Every node runs the same loop over its own slices and meets the others at the same places in the same order (`exchange.py`).
 T steps, E envs, L lanes, P parameters.
@@ -7,118 +7,25 @@ T steps, E envs, L lanes, P parameters.
 import contextlib
 import hashlib
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from safetensors import numpy as safetensors
 
-from parallel_ppo.algorithms import ppo
+from parallel_ppo.algorithms.algorithm import Statistics
+from parallel_ppo.algorithms.minibatches import tree_sum
 from parallel_ppo.cluster import nodes, rendezvous
 from parallel_ppo.cluster.exchange import Exchange
 from parallel_ppo.cluster.nodes import Node
+from parallel_ppo.cluster.protocol import Cluster, NoCluster, NodeReport
 from parallel_ppo.cluster.rendezvous import Meeting
 from parallel_ppo.exits import ClusterError
+from parallel_ppo.machine.resources import Machine
 from parallel_ppo.machine.signals import Signals
-from parallel_ppo.settings.schema import Shape
-from parallel_ppo.training.planning import Plan
-from parallel_ppo.training.state import Counters, Snapshot, TrainingState
-from parallel_ppo.workers.memory import NUM_STATISTICS, Memory
-from parallel_ppo.workers.pool import Pool
-
-COLUMNS = ("reward", "value", "episode_start", "truncated", "final_value", "level_seed")
-PLAIN = ("carry_observation", "carry_start", "state_length")  # and state_bytes, of which only a part is used
-
-
-class NodeReport(NamedTuple):
-    """One node's iteration: seconds, and what must be known of all nodes."""
-
-    name: str  # the cluster's to fill in, like all that lies between its meetings
-    elapsed: float  # of the run, by this node's clock
-    t_rollout: float
-    t_learn: float
-    t_wait: float
-    t_transfer: float
-    num_workers: int
-    restarts: int
-    exact: bool
-    bytes_sent: int = 0
-
-    @classmethod
-    def of(cls, pool: Pool, elapsed: float, began: float, collected: float, learned: float) -> "NodeReport":
-        times = elapsed, collected - began, learned - collected, 0.0, 0.0
-        return cls("", *times, pool.num_workers, pool.restarts, pool.exact)
-
-
-class Cluster(Protocol):
-    node: Node
-    names: list[str]
-    slices: range
-    lanes: range
-    reduced_lanes: range  # what the workers sum up; none where lanes are exchanged in several groups
-
-    def place_on_host(self) -> tuple[int, int]:
-        """Which of the nodes on this machine this is, and how many there are."""
-
-    def announcing(self) -> contextlib.AbstractContextManager[None]:
-        """A problem of one node that is raised in here becomes the problem of all."""
-
-    def decide(self, value: str | None) -> str | None:
-        """What the first node says."""
-
-    def share_state(self, state: TrainingState) -> None: ...
-
-    def gather_columns(self, state: TrainingState) -> None: ...
-
-    def sum_gradients(self, memory: Memory) -> None: ...
-
-    def gather_slices(self, rows: np.ndarray) -> np.ndarray:
-        """[own slices, K] -> [S, K]"""
-
-    def gather_environments(self, snapshot: Snapshot) -> None: ...
-
-    def close_iteration(self, report: NodeReport) -> list[NodeReport]: ...
-
-    def close(self) -> None: ...
-
-
-class NoCluster:
-    """One node: it owns everything and agrees with itself."""
-
-    def __init__(self, shape: Shape) -> None:
-        self.node, self.names = Node(), [f"0:{nodes.short_host_name()}"]
-        self.slices, self.lanes = range(shape.num_slices), range(shape.num_lanes)
-        self.reduced_lanes = self.lanes
-
-    def place_on_host(self) -> tuple[int, int]:
-        return 0, 1
-
-    def announcing(self) -> contextlib.AbstractContextManager[None]:
-        return contextlib.nullcontext()
-
-    def decide(self, value: str | None) -> str | None:
-        return value
-
-    def share_state(self, state: TrainingState) -> None:
-        pass
-
-    def gather_columns(self, state: TrainingState) -> None:
-        pass
-
-    def sum_gradients(self, memory: Memory) -> None:
-        pass
-
-    def gather_slices(self, rows: np.ndarray) -> np.ndarray:
-        return rows
-
-    def gather_environments(self, snapshot: Snapshot) -> None:
-        pass
-
-    def close_iteration(self, report: NodeReport) -> list[NodeReport]:
-        return [report._replace(name=self.names[0])]
-
-    def close(self) -> None:
-        pass
+from parallel_ppo.settings.schema import Settings, Shape
+from parallel_ppo.workers.carried import Environments, Snapshot
+from parallel_ppo.workers.memory import Memory
 
 
 def _in_step(method: Callable) -> Callable:
@@ -158,7 +65,7 @@ class GlooCluster:
         self.num_groups = [len(nodes.groups(lanes, size)) for lanes in self.all_lanes]
         whole = not exact_order or max(self.num_groups) == 1
         self.reduced_lanes = self.lanes if whole else self.lanes[:0]
-        payload = max(map(len, self.all_lanes)) * NUM_STATISTICS * np.dtype(np.float64).itemsize
+        payload = max(map(len, self.all_lanes)) * len(Statistics._fields) * np.dtype(np.float64).itemsize
         self.exchange = Exchange(node, meeting, signals, payload)
         self.buffers: Buffers | None = None
 
@@ -190,16 +97,13 @@ class GlooCluster:
     # --- the iteration ----------------------------------------------------------------------------------------------------
 
     @_in_step
-    def gather_columns(self, state: TrainingState) -> None:
-        """The scalar columns of all slices, so that every node computes advantages on the whole; and proof that all are one."""
-        memory, self.exchange.iteration = state.memory, state.counters.iteration
+    def gather_columns(self, memory: Memory, iteration: int) -> None:
+        """With proof that all nodes have the same parameters."""
+        self.exchange.iteration = iteration
         self._same_parameters(self.exchange.meet("columns", _digest(memory.parameters)))
+        columns = [self._columns(slices) for slices in self.all_slices]
         with self.exchange.transferring():
-            self._gather_along(
-                [getattr(memory, name) for name in COLUMNS],
-                [self._columns(slices) for slices in self.all_slices],
-                axis=1,
-            )
+            self._gather_along(memory.gathered_columns(), columns, axis=1)
 
     @_in_step
     def gather_slices(self, rows: np.ndarray) -> np.ndarray:
@@ -230,7 +134,8 @@ class GlooCluster:
         for name, digest in zip(self.names, digests, strict=True):
             if digest != digests[0]:
                 raise ClusterError(
-                    f"node {name} has other parameters than node {self.names[0]} at iteration {self.exchange.iteration}; nodes with different CPUs or libraries cannot train together"
+                    f"node {name} has different parameters from node {self.names[0]} at iteration "
+                    f"{self.exchange.iteration}; nodes with different CPUs or libraries cannot train together"
                 )
 
     # --- gradients --------------------------------------------------------------------------------------------------------
@@ -259,7 +164,7 @@ class GlooCluster:
         sizes = [number * buffers.chunk for number in self.num_groups]
         sent_sizes = [len(self.groups) * buffers.chunk] * self.node.size
         self.exchange.move(buffers.parts.reshape(-1), buffers.sums.reshape(-1), sizes, sent_sizes)
-        buffers.range_sum[:] = ppo.tree_sum(list(torch.from_numpy(buffers.parts)))
+        buffers.range_sum[:] = tree_sum(list(torch.from_numpy(buffers.parts)))
         self.exchange.move(buffers.whole, buffers.range_sum.reshape(-1))
         memory.gradient[:] = buffers.whole[: memory.gradient.size]
 
@@ -269,7 +174,7 @@ class GlooCluster:
         for index, group in enumerate(self.groups):
             total = memory.gradient
             if not self.reduced_lanes:
-                total = ppo.tree_sum(list(lanes[group.start : group.stop])).numpy()
+                total = tree_sum(list(lanes[group.start : group.stop])).numpy()
             for rank in range(self.node.size):
                 part = total[rank * chunk : (rank + 1) * chunk]
                 sums[rank, index, : part.size] = part
@@ -286,28 +191,30 @@ class GlooCluster:
     # --- states -----------------------------------------------------------------------------------------------------------
 
     @_in_step
-    def share_state(self, state: TrainingState) -> None:
-        """The first node's state becomes everyone's, and its environments are dealt to their owners."""
-        counters, length, restored = self.exchange.meet("state", self._state_size(state))[0]
-        snapshot = state.snapshot()
-        data = np.frombuffer(bytearray(safetensors.save(snapshot.arrays)), np.uint8) if self.node.leads else np.empty(length, np.uint8)  # fmt: skip
+    def share_state(self, memory: Memory, snapshot: Snapshot) -> Snapshot:
+        iteration = snapshot.counters["iteration"]
+        restored = bool(memory.state_stamp[memory.slot(iteration), 0] >= 0)
+        data = np.frombuffer(bytearray(safetensors.save(snapshot.arrays)), np.uint8)
+        own = [snapshot.counters, data.size, restored] if self.node.leads else None
+        counters, length, restored = self.exchange.meet("state", own)[0]
+        if not self.node.leads:
+            data = np.empty(length, np.uint8)
         self.exchange.broadcast(data)
-        state.rewind(Snapshot(counters, safetensors.load(data.tobytes()), {}))
-        state.counters = Counters(**counters)
+        environments = Environments.at(memory, counters["iteration"])
         if restored:
-            self._deal_environments(state)
-        self._same_parameters(self.exchange.meet("shared", _digest(state.memory.parameters)))
+            self._deal(environments)
+            stamps = memory.state_stamp[memory.slot(counters["iteration"])]
+            stamps[self.slices.start : self.slices.stop] = counters["iteration"]
+        shared = Snapshot(counters, safetensors.load(data.tobytes()), environments)
+        self._same_parameters(self.exchange.meet("shared", _digest(shared.arrays["parameters"])))
+        return shared
 
-    def _state_size(self, state: TrainingState) -> Any:
-        snapshot = state.snapshot()
-        restored = bool(state.memory.state_stamp[state.counters.iteration % 2, 0] >= 0)
-        return (
-            [snapshot.counters, len(safetensors.save(snapshot.arrays)), restored] if self.node.leads else None
-        )
-
-    def _deal_environments(self, state: TrainingState) -> None:
-        environments, iteration = state.snapshot().environments, state.counters.iteration
-        packs = [_pack(environments, self._columns(slices)) if self.node.leads else b"" for slices in self.all_slices]  # fmt: skip
+    def _deal(self, environments: Environments) -> None:
+        """The first node's saved environments go to their owners."""
+        packs = [
+            safetensors.save(environments.pack(self._columns(slices))) if self.node.leads else b""
+            for slices in self.all_slices
+        ]
         lengths = np.array([len(pack) for pack in packs], np.int64)
         self.exchange.meet("deal")
         self.exchange.broadcast(lengths)
@@ -315,23 +222,23 @@ class GlooCluster:
         sent = np.frombuffer(bytearray(b"".join(packs)), np.uint8)
         received_sizes = [mine.size if rank == 0 else 0 for rank in range(self.node.size)]
         self.exchange.move(mine, sent, received_sizes, [len(pack) for pack in packs])
-        _unpack(environments, self._columns(self.slices), mine.tobytes())
-        state.memory.state_stamp[iteration % 2, self.slices.start : self.slices.stop] = iteration
+        environments.unpack(safetensors.load(mine.tobytes()), self._columns(self.slices))
 
     @_in_step
-    def gather_environments(self, snapshot: Snapshot) -> None:
-        """Everyone's environments into the first node's memory, which its snapshot refers to."""
-        environments = snapshot.environments
-        own = np.frombuffer(bytearray(_pack(environments, self._columns(self.slices))), np.uint8)
+    def gather_environments(self, environments: Environments) -> None:
+        packed, size = safetensors.save(environments.pack(self._columns(self.slices))), self.node.size
+        own = np.frombuffer(bytearray(packed), np.uint8)
         lengths = self.exchange.meet("environments", own.size)
-        received_sizes = lengths if self.node.leads else [0] * self.node.size
+        received_sizes = lengths if self.node.leads else [0] * size
         received = np.empty(sum(received_sizes), np.uint8)
         with self.exchange.transferring():
-            self.exchange.move(received, own, received_sizes, [own.size if rank == 0 else 0 for rank in range(self.node.size)])  # fmt: skip
+            sent_sizes = [own.size if rank == 0 else 0 for rank in range(size)]
+            self.exchange.move(received, own, received_sizes, sent_sizes)
         ends = np.cumsum(received_sizes)
         for slices, end, length in zip(self.all_slices, ends, received_sizes, strict=True):
             if length:
-                _unpack(environments, self._columns(slices), received[end - length : end].tobytes())
+                theirs = safetensors.load(received[end - length : end].tobytes())
+                environments.unpack(theirs, self._columns(slices))
 
     def close(self) -> None:
         self.exchange.close()
@@ -341,30 +248,14 @@ def _digest(parameters: np.ndarray) -> str:
     return hashlib.blake2b(parameters.tobytes(), digest_size=16).hexdigest()
 
 
-def _pack(environments: dict[str, np.ndarray], columns: slice) -> bytes:
-    """Some environments as one run of bytes: plain arrays, nothing that is executed."""
-    own = {name: np.ascontiguousarray(environments[name][columns]) for name in PLAIN}
-    rows = zip(environments["state_bytes"][columns], own["state_length"], strict=True)
-    return safetensors.save(own | {"state_bytes": np.concatenate([row[:length] for row, length in rows])})
-
-
-def _unpack(environments: dict[str, np.ndarray], columns: slice, data: bytes) -> None:
-    arrays = safetensors.load(data)
-    for name in PLAIN:
-        environments[name][columns] = arrays[name]
-    ends = np.cumsum(arrays["state_length"])
-    states = environments["state_bytes"][columns]
-    for row, end, length in zip(states, ends, arrays["state_length"], strict=True):
-        row[:length] = arrays["state_bytes"][end - length : end]
-
-
-def join(plan: Plan, signals: Signals, say: Callable[[str], None]) -> Cluster:
-    """The cluster of a plan: alone, or connected to all its other nodes."""
-    settings, node = plan.settings, plan.node
+def join(
+    settings: Settings, node: Node, machine: Machine, signals: Signals, say: Callable[[str], None]
+) -> Cluster:
+    """Alone, or connected to all other nodes."""
     if node.size == 1:
         return NoCluster(settings.shape)
     with signals.interruptible():
-        meeting = rendezvous.meet(plan)
+        meeting = rendezvous.meet(settings, node, machine)
     rendezvous.connect(meeting, node, settings.cluster)
     first = meeting.hellos[node.rank]
     say(

@@ -23,8 +23,8 @@ import torch.distributed as distributed
 
 from parallel_ppo.cluster.nodes import Node, boot_id, short_host_name
 from parallel_ppo.exits import ClusterError, InputError
-from parallel_ppo.settings.schema import ClusterSettings, learning_settings
-from parallel_ppo.training.planning import Plan
+from parallel_ppo.machine.resources import Machine
+from parallel_ppo.settings.schema import ClusterSettings, Settings, learning_settings
 from parallel_ppo.version import VERSION
 
 POLL = 0.05
@@ -74,18 +74,15 @@ def source_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def introduce(plan: Plan, address: str) -> Hello:
-    settings = plan.settings
+def introduce(settings: Settings, node: Node, machine: Machine, address: str) -> Hello:
     must_match = {
-        "cluster.nnodes": plan.node.size,
+        "cluster.nnodes": node.size,
         "cluster.reduction": settings.cluster.reduction,
         **learning_settings(settings),
     }
     must_match |= {"version": VERSION, "source code": source_digest(), "torch": torch.__version__}
-    name = f"{plan.node.rank}:{short_host_name()}"
-    return Hello(
-        name, boot_id(), list(plan.machine.cpus), address, plan.machine.cpu_model, _plain(must_match)
-    )
+    name = f"{node.rank}:{short_host_name()}"
+    return Hello(name, boot_id(), list(machine.cpus), address, machine.cpu_model, _plain(must_match))
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
@@ -168,12 +165,12 @@ def _listen(cluster: ClusterSettings, master: str) -> int:
 # --- meeting --------------------------------------------------------------------------------------------------------------
 
 
-def meet(plan: Plan) -> Meeting:
-    cluster, node = plan.settings.cluster, plan.node
+def meet(settings: Settings, node: Node, machine: Machine) -> Meeting:
+    cluster = settings.cluster
     deadline = time.monotonic() + cluster.join_timeout
     master = resolve(cluster)
     interface, address = choose_interface(cluster, master)
-    hello = introduce(plan, address)
+    hello = introduce(settings, node, machine, address)
     store = _open_store(cluster, node, master, deadline)
     try:
         _take_seat(store, node, hello)

@@ -79,18 +79,18 @@ def _evaluate(argv: Sequence[str] | None) -> int:
     if arguments.num_episodes > MAX_EPISODES:
         raise InputError(f"--num-episodes {arguments.num_episodes}: at most {MAX_EPISODES} at once")
     subject = load_subject(arguments, num_episodes=arguments.num_episodes, max_steps=arguments.max_steps)
-    parts = chosen_levels(arguments.levels, subject.settings.env)
+    level_sets = chosen_levels(arguments.levels, subject.settings.env)
     output = output_file(arguments.output, subject.weights.path, "evaluation.json", (".json",))
     if arguments.render:
-        camera = filming.check_camera(subject, parts[0])
-    episodes = play_on_workers(subject, parts, arguments.num_workers, arguments.quiet)
+        camera = filming.check_camera(subject, level_sets[0])
+    episodes = play_on_workers(subject, level_sets, arguments.num_workers, arguments.quiet)
     report = make_report(subject, arguments, episodes)
     write_atomically(output, (json.dumps(report, indent=1, allow_nan=False) + "\n").encode())
     if not arguments.quiet:
         console = Console(highlight=False)
         console.width = max(console.width, TABLE_WIDTH)
         console.print(Text(f"{printable(report['env_id'])}  step {report['env_steps']:,}  {report['num_episodes']} episodes"
-                      f"{' (each)' if len(parts) > 1 else ''}  seed {report['seed']}{'  deterministic' if report['deterministic'] else ''}"))  # fmt: skip
+                      f"{' (each)' if len(level_sets) > 1 else ''}  seed {report['seed']}{'  deterministic' if report['deterministic'] else ''}"))  # fmt: skip
         console.print(table(report))
         print(f"95 % intervals in brackets; written to {output}")
     if arguments.render:
@@ -99,14 +99,14 @@ def _evaluate(argv: Sequence[str] | None) -> int:
 
 
 def play_on_workers(
-    subject: Subject, parts: list[str], workers: int | str, quiet: bool
+    subject: Subject, level_sets: list[str], workers: int | str, quiet: bool
 ) -> dict[str, list[Played]]:
     """A pool whose slab is as small as possible, and which is asked for nothing but evaluation."""
     settings = subject.settings.changed("env", num_envs=SLOTS, slice_envs=SLOTS)
     settings = settings.changed("training", n_steps=1, batch_size=SLOTS, lane_samples=None)
     settings = settings.changed("parallel", max_restarts=2, hang_timeout=PATIENCE)
-    total = len(parts) * settings.evaluation.num_episodes
-    tasks = len(parts) * num_slices(settings.evaluation.num_episodes)
+    total = len(level_sets) * settings.evaluation.num_episodes
+    tasks = len(level_sets) * num_slices(settings.evaluation.num_episodes)
     try:
         placement = plan_placement(
             read_machine(),
@@ -129,7 +129,7 @@ def play_on_workers(
         )
         pool = ProcessPool(settings, memory, fork_server, list(placement.worker_cpus), range(0), 0, _warn)
         stack.callback(pool.close)
-        return ask(pool, memory, settings, parts=parts, iteration=0)
+        return ask(pool, memory, settings, level_sets=level_sets, iteration=0)
 
 
 def _warn(line: str) -> None:

@@ -1,6 +1,6 @@
 """A policy filmed while it plays: the first episodes that `evaluate.py` plays with the same seed."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,11 +12,12 @@ from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import SliceEnv
 from parallel_ppo.evaluation import video
 from parallel_ppo.evaluation.loaded_policy import Subject, progress
+from parallel_ppo.evaluation.policy_files import make_actor
 from parallel_ppo.exits import InputError
-from parallel_ppo.policies.policy import Policy, bind
+from parallel_ppo.policies.actor import Actor
 from parallel_ppo.settings import env_names
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.workers.playing import SLOTS, Moment, Played, part_settings, play
+from parallel_ppo.workers.playing import SLOTS, Moment, Played, level_set_settings, play
 
 PROCGEN_FPS = 15  # its own speed for people
 OTHER_FPS = 30  # of environments that do not name theirs
@@ -27,36 +28,33 @@ class Camera(NamedTuple):
 
     settings: Settings
     env: SliceEnv
-    policy: Policy
-    prepare: Callable[[torch.Tensor], torch.Tensor]
+    actor: Actor
     columns: int
     quota: np.ndarray  # episodes of each slot
     fps: int
 
 
 def check_camera(
-    subject: Subject, part: str, *, grid: tuple[int, int] = (2, 2), episodes: int = 1, fps: int | None = None
+    subject: Subject,
+    level_set: str,
+    *,
+    grid: tuple[int, int] = (2, 2),
+    episodes: int = 1,
+    fps: int | None = None,
 ) -> Camera:
     """Everything that could be wrong with rendering is found out here."""
     torch.set_num_threads(1)  # as in a worker: the same arithmetic, the same episodes
     columns, rows = grid
     num_envs = max(SLOTS, columns * rows)
-    settings = part_settings(subject.settings, part, 0, num_envs)
-    policy = Policy(settings, subject.spec)
-    bind(policy, torch.from_numpy(subject.filled.parameters))
-    mean, scale = (
-        torch.from_numpy(values)
-        for values in (subject.filled.observation_mean, subject.filled.observation_scale)
-    )
-    clip = settings.training.observation_clip
+    settings = level_set_settings(subject.settings, level_set, 0, num_envs)
+    actor = make_actor(settings, subject.spec, subject.filled)
     quota = np.where(np.arange(num_envs) < columns * rows, episodes, 0)
     own_fps = _check_picture(settings)
     env = make_slice(settings, 0, num_views=columns * rows)
     return Camera(
         settings,
         env,
-        policy,
-        lambda rows: policy.prepare(rows, mean, scale, clip),
+        actor,
         columns,
         quota,
         fps or own_fps,
@@ -98,9 +96,7 @@ def _check_picture(settings: Settings) -> int:
 
 def film(camera: Camera, finished: list[Played]) -> Iterator[Image.Image]:
     """A picture for every step. Finished episodes are appended to `finished`."""
-    moments = play(
-        camera.env, camera.settings, 0, policy=camera.policy, prepare=camera.prepare, quota=camera.quota
-    )
+    moments = play(camera.env, camera.settings, 0, actor=camera.actor, quota=camera.quota)
     next(moments)
     views = camera.env.views()
     tiles, levels = [video.Tile(view.picture) for view in views], [view.level_seed for view in views]

@@ -22,7 +22,7 @@ from parallel_ppo.machine.placement import set_thread_variables
 from parallel_ppo.printable import printable
 from parallel_ppo.settings import env_names
 from parallel_ppo.settings.schema import EnvSettings, Settings
-from parallel_ppo.workers.playing import PARTS, has_unseen_levels
+from parallel_ppo.workers.playing import LEVEL_SETS, has_unseen_levels
 
 BAR_AFTER = 2.0  # seconds
 
@@ -109,7 +109,7 @@ def chosen_env(saved: EnvSettings, env_id: str | None) -> EnvSettings:
 def chosen_levels(text: str, env: EnvSettings) -> list[str]:
     parts = list(dict.fromkeys(text.split(",")))
     for part in parts:
-        if part not in PARTS:
+        if part not in LEVEL_SETS:
             raise InputError(f"--levels {text}: {part!r} is not known; expected train, test, or train,test")
     if "test" in parts and not has_unseen_levels(env):
         why = (

@@ -13,7 +13,9 @@ import torch
 from parallel_ppo.algorithms.normalisers import EPSILON
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import InputError
-from parallel_ppo.policies.policy import Policy, num_flat, sha256, views
+from parallel_ppo.policies.actor import Actor
+from parallel_ppo.policies.parameters import num_flat, sha256, views
+from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings import env_names
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings
@@ -184,7 +186,7 @@ def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:
             f"{file}: its policy reads {_words(weights.spec)}, {settings.env.id} has {_words(spec)}; give an --env that fits"
         )
     with torch.device("meta"):  # the size of the network is known before memory is spent on it
-        policy = Policy(settings.changed("training", kernels="torch"), spec)
+        policy = Policy(settings, spec)
     expected = {name: tuple(parameter.shape) for name, parameter in policy.named_parameters()}
     normaliser = {}
     if settings.training.normalize_observations:
@@ -200,6 +202,12 @@ def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:
         view.copy_(torch.from_numpy(arrays[name]))
     mean, scale = _normaliser(arrays, spec) if normaliser else (np.float32(0), np.float32(1))
     return Filled(flat.numpy(), np.asarray(mean), np.asarray(scale), sha256(policy, flat))
+
+
+def make_actor(settings: Settings, spec: EnvSpec, filled: Filled) -> Actor:
+    """The policy as it was saved, with its frozen normaliser."""
+    arrays = filled.parameters, filled.observation_mean, filled.observation_scale
+    return Actor(settings, spec, *map(torch.from_numpy, arrays))
 
 
 def _interface(spec: EnvSpec) -> tuple:

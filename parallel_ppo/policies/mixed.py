@@ -1,19 +1,19 @@
 """A trunk for each part of an observation that mixes vectors and images; their features are put side by side."""
 
+from collections.abc import Callable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
-from parallel_ppo.policies.impala import Impala
 from parallel_ppo.policies.mlp import Mlp
-from parallel_ppo.policies.nature import Nature
 
 
 class Mixed(nn.Module):
-    def __init__(
-        self, kind: type[Impala] | type[Nature], images: list[tuple[int, ...]], vector: Mlp | None
-    ) -> None:
+    def __init__(self, make: Callable[..., Any], images: list[tuple[int, ...]], vector: Mlp | None) -> None:
+        """`make` gives the trunk of one image."""
         super().__init__()
-        trunks = [kind(*shape) for shape in images]
+        trunks = [make(*shape) for shape in images]
         self.vector = vector
         self.images = nn.ModuleList(trunks)
         self.num_features = sum(trunk.num_features for trunk in trunks)

@@ -1,56 +1,83 @@
-"""A policy whose trunk runs on our own kernels, differentiated without autograd. Stands in for `Policy` in the workers, never in a file."""
+"""A policy whose trunk runs on our own kernels, differentiated without autograd."""
 
-import numpy as np
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
-from parallel_ppo.algorithms.ppo_gradient import Batch, Weights
-from parallel_ppo.kernels.native import NativeHeads
+from parallel_ppo.kernels.native import NativeHeads, NativeTrunk
 from parallel_ppo.policies import heads
-from parallel_ppo.policies.policy import Policy, views
-from parallel_ppo.policies.written_heads import WrittenHeads
+from parallel_ppo.policies.head_layers import HeadLayers
+from parallel_ppo.policies.network import Acted, Output, OutputGradient
+from parallel_ppo.policies.parameters import views
+from parallel_ppo.policies.policy import Policy
 
 
-class NativeGradient:
+class NativeViews:
     """Where the gradients of a lane go."""
 
     def __init__(self, policy: Policy, flat: Tensor) -> None:
-        self.heads = WrittenHeads(policy, flat)
+        self.heads = HeadLayers(policy, flat)
         self.trunk = [view for name, view in views(policy, flat).items() if name.startswith("trunk.")]
 
 
+class Kept(NamedTuple):
+    observation: Tensor
+    features: Tensor
+    activations: Tensor
+
+
 class NativeCnn:
-    def __init__(self, policy: Policy, parameters: Tensor) -> None:
-        assert policy.native is not None
-        self.policy, self.native = policy, policy.native
-        self.heads = WrittenHeads(policy, parameters)
+    takes_loss_gradient = True
+
+    def __init__(self, policy: Policy, parameters: Tensor, network: str) -> None:
+        self.policy = policy
+        self.native = NativeTrunk(network, policy.spec.observation_shape[2])
+        self.heads = HeadLayers(policy, parameters)
+        self.trunk = list(policy.trunk.parameters())
+        self.step: tuple[int, ...] | None = None  # whose weights are laid out; None: for inference
+        self.kept: Kept | None = None
         self.fast_heads = None
         if policy.spec.action.kind == "categorical":
             at = self.heads
             weights = at.action_weight, at.action_bias, at.value_weight, at.value_bias
             self.fast_heads = NativeHeads(weights, policy.spec.action.sizes)
 
-    def act(self, observation: Tensor, noise: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Actions, their log-probabilities and values; the policy is packed for inference."""
+    def begin_inference(self) -> None:
+        self.native.load(self.trunk)
+        self.step = None
+
+    def begin_step(self, step: tuple[int, ...]) -> None:
+        """Weights are laid out once for all lanes of a step."""
+        if step != self.step:
+            self.native.load(self.trunk, training=True)
+            self.step = step
+
+    def act(self, observation: Tensor, noise: Tensor) -> Acted:
         features = self.native.features(observation)
         if self.fast_heads is not None:
-            return self.fast_heads.act(features, noise)
+            return Acted(*self.fast_heads.act(features, noise))
         output = self.heads.outputs(features, features)
-        return *heads.act(self.policy.spec.action, output.action, output.log_std, noise), output.value.numpy()
+        action, log_prob = heads.act(self.policy.spec.action, output.action, output.log_std, noise)
+        return Acted(action, log_prob, output.value.numpy())
 
-    def gradient_views(self, flat: Tensor) -> NativeGradient:
-        return NativeGradient(self.policy, flat)
+    def infer(self, observation: Tensor) -> Output:
+        features = self.native.features(observation)
+        return self.heads.outputs(features, features)
 
-    @torch.no_grad()
-    def differentiate(
-        self, observation: Tensor, batch: Batch, weights: Weights, into: NativeGradient
-    ) -> list[float]:
-        """Writes every parameter's gradient of the loss; returns the loss's sums. The policy is packed for this optimizer step."""
+    def forward(self, observation: Tensor) -> Output:
         features, activations = self.native.forward(observation)
-        output = self.heads.outputs(features, features)
-        slopes = self.heads.slopes(self.policy.spec.action, output, batch, weights, into.heads)
-        into.heads.write_gradients(slopes, features, features)
-        by_features = torch.mm(slopes.action, self.heads.action_weight)
-        by_features.addmm_(slopes.value.unsqueeze(1), self.heads.value_weight)
-        self.native.backward(observation, features, activations, by_features, into.trunk)
-        return slopes.sums
+        self.kept = Kept(observation, features, activations)
+        return self.heads.outputs(features, features)
+
+    def backward(self, gradient: OutputGradient, into: NativeViews) -> None:
+        assert self.kept is not None, "forward comes first"
+        features = self.kept.features
+        into.heads.write_gradients(gradient, features, features)
+        by_features = torch.mm(gradient.action, self.heads.action_weight)
+        by_features.addmm_(gradient.value.unsqueeze(1), self.heads.value_weight)
+        self.native.backward(*self.kept, by_features, into.trunk)
+        self.kept = None
+
+    def gradient_views(self, flat: Tensor) -> NativeViews:
+        return NativeViews(self.policy, flat)

@@ -8,9 +8,11 @@ B samples, N inputs, H hidden units, K action outputs; the leading 2 is policy a
 import torch
 from torch import Tensor
 
-from parallel_ppo.algorithms.ppo_gradient import Batch, Weights
-from parallel_ppo.policies.policy import Output, Policy, views
-from parallel_ppo.policies.written_heads import WrittenHeads
+from parallel_ppo.policies import heads
+from parallel_ppo.policies.head_layers import HeadLayers
+from parallel_ppo.policies.network import Acted, Output, OutputGradient
+from parallel_ppo.policies.parameters import views
+from parallel_ppo.policies.policy import Policy
 
 
 class StackedViews:
@@ -22,27 +24,43 @@ class StackedViews:
         self.weights = [_stacked(named, flat, name) for name in names]  # [2, out, in]
         biases = [_stacked(named, flat, name.replace("weight", "bias")) for name in names]
         self.biases = [bias.unsqueeze(1) for bias in biases]  # [2, 1, out]
-        self.heads = WrittenHeads(policy, flat)
+        self.heads = HeadLayers(policy, flat)
 
 
 def _stacked(named: dict[str, Tensor], flat: Tensor, name: str) -> Tensor:
-    """Both networks have the same layers, so one stride leads from each parameter to its twin."""
+    """Both networks have the same layers, so one stride leads from each parameter to its counterpart."""
     first, second = named[f"trunk.{name}"], named[f"value_trunk.{name}"]
     between = second.storage_offset() - first.storage_offset()
     return flat.as_strided((2, *first.shape), (between, *first.stride()), first.storage_offset())
 
 
 class StackedMlp:
-    """Evaluates and differentiates a policy of two MLPs. Stands in for `Policy` in the workers, never in a file."""
+    takes_loss_gradient = True
 
     def __init__(self, policy: Policy, parameters: Tensor) -> None:
         assert policy.value_trunk is not None
         self.policy = policy
         self.at = StackedViews(policy, parameters)
         self.transposed = [weight.transpose(1, 2) for weight in self.at.weights]
+        self.layers: list[Tensor] = []  # of the last `forward`
 
-    def gradient_views(self, flat: Tensor) -> StackedViews:
-        return StackedViews(self.policy, flat)
+    def begin_inference(self) -> None:
+        pass
+
+    def begin_step(self, step: tuple[int, ...]) -> None:
+        pass
+
+    def act(self, observation: Tensor, noise: Tensor) -> Acted:
+        output = self.infer(observation)
+        action, log_prob = heads.act(self.policy.spec.action, output.action, output.log_std, noise)
+        return Acted(action, log_prob, output.value.numpy())
+
+    def infer(self, observation: Tensor) -> Output:
+        return self.at.heads.outputs(*self._hidden(observation)[-1])
+
+    def forward(self, observation: Tensor) -> Output:
+        self.layers = self._hidden(observation)
+        return self.at.heads.outputs(*self.layers[-1])
 
     def _hidden(self, observation: Tensor) -> list[Tensor]:
         """The input and the output of every hidden layer, each [2, B, ...]."""
@@ -51,29 +69,19 @@ class StackedMlp:
             layers.append(torch.baddbmm(bias, layers[-1], weight).tanh_())
         return layers
 
-    def __call__(self, observation: Tensor) -> Output:
-        return self.at.heads.outputs(*self._hidden(observation)[-1])
-
-    @torch.no_grad()
-    def differentiate(
-        self, observation: Tensor, batch: Batch, weights: Weights, into: StackedViews
-    ) -> list[float]:
-        """Writes every parameter's gradient of the loss; returns the loss's sums."""
-        layers = self._hidden(observation)
-        heads, features = self.at.heads, layers[-1]
-        slopes = heads.slopes(self.policy.spec.action, heads.outputs(*features), batch, weights, into.heads)
-        into.heads.write_gradients(slopes, *features)
+    def backward(self, gradient: OutputGradient, into: StackedViews) -> None:
+        layers, heads_at = self.layers, self.at.heads
+        into.heads.write_gradients(gradient, *layers[-1])
+        slope = torch.empty_like(layers[-1])
         if self.transposed:
-            slope = torch.empty_like(features)
-            torch.mm(slopes.action, heads.action_weight, out=slope[0])
-            torch.mul(slopes.value.unsqueeze(1), heads.value_weight, out=slope[1])
-            self._backward(layers, slope, into)
-        return slopes.sums
-
-    def _backward(self, layers: list[Tensor], slope: Tensor, into: StackedViews) -> None:
+            torch.mm(gradient.action, heads_at.action_weight, out=slope[0])
+            torch.mul(gradient.value.unsqueeze(1), heads_at.value_weight, out=slope[1])
         for index in range(len(self.transposed) - 1, -1, -1):
             slope = torch.ops.aten.tanh_backward(slope, layers[index + 1])
             torch.bmm(slope.transpose(1, 2), layers[index], out=into.weights[index])
             torch.sum(slope, 1, keepdim=True, out=into.biases[index])
             if index:
                 slope = torch.bmm(slope, self.at.weights[index])
+
+    def gradient_views(self, flat: Tensor) -> StackedViews:
+        return StackedViews(self.policy, flat)

@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 from parallel_ppo.records.timeline import Phase
 from parallel_ppo.workers.pool import Span
-from parallel_ppo.workers.worker import Collect
+from parallel_ppo.workers.tasks import Collect
 
 
 class Timed(Protocol):

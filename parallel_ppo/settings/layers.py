@@ -15,6 +15,7 @@ from pydantic import ValidationError
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings import env_names
+from parallel_ppo.settings.networks import NETWORKS, that_read
 from parallel_ppo.settings.schema import MAX_LANES, PROCGEN_OPTIONS, EnvSettings, Settings
 from parallel_ppo.storage.files import Damaged, read_regular
 
@@ -204,9 +205,9 @@ def _check(settings: Settings) -> Settings:
         raise InputError(
             "env.kwargs and env.wrappers: are for Gymnasium environments; Procgen's options are keys of the section 'env'"
         )
-    if is_procgen and training.policy == "mlp":
+    if is_procgen and training.policy != "auto" and NETWORKS[training.policy].reads != "images":
         raise InputError(
-            "training.policy: 'mlp' reads vectors, and Procgen gives images; use impala or nature"
+            f"training.policy: {training.policy!r} reads vectors, and Procgen gives images; use {that_read('images')}"
         )
     if env.slice_envs is not None and env.num_envs % env.slice_envs:
         raise InputError(
@@ -233,9 +234,9 @@ def _check_batch(settings: Settings) -> None:
     training, env = settings.training, settings.env
     total, slices = env.num_envs * training.n_steps, settings.shape.num_slices
     if total % training.batch_size == 0 and training.batch_size % slices == 0:
-        if training.lane_samples and settings.shape.share > MAX_LANES * training.lane_samples:
+        if training.lane_samples and settings.shape.slice_samples > MAX_LANES * training.lane_samples:
             raise InputError(
-                f"training.lane_samples: {training.lane_samples} cuts a share of {settings.shape.share} samples into more than {MAX_LANES} lanes; use more"
+                f"training.lane_samples: {training.lane_samples} cuts a slice's {settings.shape.slice_samples} samples of a minibatch into more than {MAX_LANES} lanes; use more"
             )
         return
     valid = [slices * share for share in _divisors(total // slices)]

@@ -1,4 +1,4 @@
-"""What can be set, and what follows from it. `config_layers.py` makes settings from files and flags.
+"""What can be set, and what follows from it. `layers.py` makes settings from files and flags.
 
 What changes a float is a learning setting (`learning_settings`): saved, compared when nodes join, immutable on resume.
 """
@@ -9,6 +9,8 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
+
+from parallel_ppo.settings.networks import AUTOMATIC, NETWORKS
 
 Positive = Annotated[int, Field(ge=1)]
 PositiveFloat = Annotated[float, Field(gt=0)]
@@ -49,6 +51,7 @@ class TrainingSettings(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     total_timesteps: Positive | None = None
     duration: PositiveFloat | None = None
+    algorithm: Literal["ppo"] = "ppo"
     n_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 128
     n_epochs: Annotated[int, Field(ge=1, le=1000)] = 4
     batch_size: Positive = 1024
@@ -151,8 +154,8 @@ class Shape(NamedTuple):
     num_epochs: int
     num_minibatches: int
     batch_size: int
-    share: int  # samples of one slice in one minibatch
-    lane_sizes: tuple[int, ...]  # of one slice's share
+    slice_samples: int  # of one slice in one minibatch
+    lane_sizes: tuple[int, ...]  # which add up to `slice_samples`
     steps_per_iteration: int
 
     @property
@@ -162,7 +165,6 @@ class Shape(NamedTuple):
 
 DEFAULT_SLICE = 8
 MAX_LANES = 1 << 16
-DEFAULT_LANE = 64
 STOP_CONDITIONS = ("total_timesteps", "duration")
 
 
@@ -172,12 +174,17 @@ def derive_shape(settings: Settings) -> Shape:
         n for n in range(1, min(DEFAULT_SLICE, env.num_envs) + 1) if env.num_envs % n == 0
     )
     num_slices, total = env.num_envs // slice_envs, env.num_envs * training.n_steps
-    share = training.batch_size // num_slices
-    lane = training.lane_samples or (share if training.policy == "mlp" else DEFAULT_LANE)
-    count = min(-(-share // max(lane, 1)), MAX_LANES)  # more are refused by `_check_batch`
-    lanes = tuple(share // count + (index < share % count) for index in range(count))
+    samples = training.batch_size // num_slices
+    lane = training.lane_samples or _default_lane(training.policy) or samples
+    count = min(-(-samples // max(lane, 1)), MAX_LANES)  # more are refused by `_check_batch`
+    lanes = tuple(samples // count + (index < samples % count) for index in range(count))
     return Shape(training.n_steps, env.num_envs, slice_envs, num_slices, training.n_epochs, total // training.batch_size,
-                 training.batch_size, share, lanes, total)  # fmt: skip
+                 training.batch_size, samples, lanes, total)  # fmt: skip
+
+
+def _default_lane(policy: str) -> int | None:
+    """`auto` is resolved before anything is collected; until then it counts as a network for images."""
+    return NETWORKS[AUTOMATIC["images"] if policy == "auto" else policy].default_lane
 
 
 def learning_settings(settings: Settings) -> dict[str, Any]:

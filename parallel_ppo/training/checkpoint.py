@@ -31,8 +31,9 @@ from parallel_ppo.storage.files import (
 )
 from parallel_ppo.storage.user_key import VARIABLE as KEY_VARIABLE
 from parallel_ppo.storage.user_key import signature
-from parallel_ppo.training.state import RECENT, Counters, Snapshot
+from parallel_ppo.training.state import RECENT, Counters
 from parallel_ppo.workers import faults
+from parallel_ppo.workers.carried import Saved, Snapshot
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -61,7 +62,7 @@ def save(
     """`directory` is `checkpoints/`. Returns the new `step_<n>`."""
     faults.reach_checkpoint(snapshot.counters["iteration"])
     target = directory / f"step_{snapshot.counters['env_steps']}"
-    environments = safetensors.save(_pack_environments(snapshot.environments))
+    environments = safetensors.save(snapshot.environments.pack())
     if not _holds(target, policy_sha256, environments):
         os.makedirs(directory, exist_ok=True)
         _clear_leftovers(directory)
@@ -158,17 +159,6 @@ def prune(directory: Path, keep: int) -> None:
     _clear_leftovers(directory)
 
 
-def _pack_environments(environments: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    lengths = environments["state_length"]
-    used = [row[:length] for row, length in zip(environments["state_bytes"], lengths, strict=True)]
-    return {
-        "carry_observation": np.ascontiguousarray(environments["carry_observation"]),
-        "carry_start": np.ascontiguousarray(environments["carry_start"]),
-        "state_length": np.ascontiguousarray(lengths),
-        "state_bytes": np.concatenate(used),
-    }
-
-
 # --- reading --------------------------------------------------------------------------------------------------------------
 
 
@@ -181,8 +171,9 @@ class Expected(NamedTuple):
     policy_sha256: Callable[[dict[str, np.ndarray]], str]
 
     def max_bytes(self, name: str) -> int:
-        arrays = self.state.environments if name == ENVIRONMENTS else self.state.arrays
-        return sum(array.nbytes for array in arrays.values()) + HEADROOM
+        if name == ENVIRONMENTS:
+            return self.state.environments.num_bytes + HEADROOM
+        return sum(array.nbytes for array in self.state.arrays.values()) + HEADROOM
 
 
 def steps(directory: Path) -> list[Path]:
@@ -266,7 +257,7 @@ def parse_arrays(data: bytes, what: str) -> dict[str, np.ndarray]:
         raise Damaged(f"{what} is not a safetensors file ({' '.join(str(error).split())[:120]})") from None
 
 
-def load(path: Path, *, trust: bool, expected: Expected) -> tuple[Snapshot, dict[str, np.ndarray]]:
+def load(path: Path, *, trust: bool, expected: Expected) -> tuple[Saved, dict[str, np.ndarray]]:
     """A checkpoint that fits, and its weights by name. Damaged says what does not."""
     manifest = _read_manifest(path)
     if path.name.removeprefix(MOVED_ASIDE) != f"step_{manifest['counters']['env_steps']}":
@@ -278,10 +269,12 @@ def load(path: Path, *, trust: bool, expected: Expected) -> tuple[Snapshot, dict
     _check_arrays(arrays, expected.state.arrays, path / TRAINING)
     _check_signature(data[ENVIRONMENTS], manifest, path, trust)
     environments = parse_arrays(data[ENVIRONMENTS], str(path / ENVIRONMENTS))
-    _check_environments(environments, expected.state.environments, path / ENVIRONMENTS)
+    problem = expected.state.environments.misfit(environments)
+    if problem is not None:
+        raise Damaged(f"{path / ENVIRONMENTS}: {problem}")
     _check_learning(manifest["learning"], expected.learning, path)
     kept = {name: arrays[name] for name in expected.state.arrays if name != "parameters"}
-    return Snapshot(manifest["counters"], kept, environments), weights
+    return Saved(manifest["counters"], kept, environments), weights
 
 
 def _check_weights(
@@ -331,25 +324,6 @@ def _check_signature(data: bytes, manifest: dict[str, Any], path: Path, trust: b
     )
 
 
-def _check_environments(packed: dict[str, np.ndarray], like: dict[str, np.ndarray], file: Path) -> None:
-    for name in ("carry_observation", "carry_start", "state_length"):
-        found = packed.get(name)
-        if found is None or found.shape != like[name].shape or found.dtype != like[name].dtype:
-            raise Damaged(f"{file}: {name} does not fit this run")
-    lengths, data = packed["state_length"], packed.get("state_bytes", np.zeros(0, np.uint8))
-    capacity = like["state_bytes"].shape[1]
-    if (
-        data.dtype != np.uint8
-        or data.ndim != 1
-        or (lengths < 0).any()
-        or (lengths > capacity).any()
-        or lengths.sum() != len(data)
-    ):
-        raise Damaged(f"{file}: the environments' states do not add up")
-    if (packed["carry_start"] > 1).any() or not np.isfinite(packed["carry_observation"]).all():
-        raise Damaged(f"{file}: the observations to start from are impossible")
-
-
 def _check_learning(saved: dict[str, Any], given: dict[str, Any], path: Path) -> None:
     """config.yaml may have been edited since; what was learned with other settings cannot be continued with these."""
     now = json.loads(json.dumps(given))
@@ -362,7 +336,7 @@ def _check_learning(saved: dict[str, Any], given: dict[str, Any], path: Path) ->
 
 def newest(
     directory: Path, *, trust: bool, expected: Expected
-) -> tuple[Path, Snapshot, dict[str, np.ndarray], list[str]] | None:
+) -> tuple[Path, Saved, dict[str, np.ndarray], list[str]] | None:
     """The newest checkpoint that is whole and trusted, and a line for each that was passed over. None when there is none at all."""
     refused: list[str] = []
     for path in steps(directory):

@@ -2,17 +2,18 @@
 
 import time
 
-from parallel_ppo.cluster.gloo import Cluster, NodeReport
+from parallel_ppo.cluster.protocol import Cluster, NodeReport
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.budget import Budget
 from parallel_ppo.training.episodes import finished_episodes
 from parallel_ppo.training.live_evaluation import evaluate_if_due
 from parallel_ppo.training.recorder import Iteration, Records
-from parallel_ppo.training.state import Snapshot, TrainingState
+from parallel_ppo.training.state import TrainingState
 from parallel_ppo.training.update import scheduled, update
+from parallel_ppo.workers.carried import Snapshot
 from parallel_ppo.workers.pool import Pool
-from parallel_ppo.workers.worker import Collect
+from parallel_ppo.workers.tasks import Collect
 
 
 class Coordinator:
@@ -54,8 +55,8 @@ class Coordinator:
         self.recorder.phase("collect")
         spans = self.pool.run(Collect(index, counters.iteration) for index in self.cluster.slices)
         collected = time.monotonic()
-        self.recorder.phase("update")
-        result = update(state, self.pool, self.cluster, schedules)
+        self.recorder.show("update")
+        result = update(state, self.pool, self.cluster, schedules, self.recorder.timeline)
         learned = time.monotonic()
         self.recorder.phase("episodes")
         episodes = finished_episodes(state, state.memory)
@@ -69,5 +70,5 @@ class Coordinator:
         counters.worker_restarts = self.earlier_restarts + sum(report.restarts for report in self.reports)
         self.pool.iteration_done()
         spans += result.spans
-        times = began, collected, learned, result.phases
+        times = began, collected, learned
         return Iteration(episodes, result.columns, evaluated, *times, spans, self.reports)

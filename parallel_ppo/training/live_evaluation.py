@@ -8,18 +8,21 @@ import numpy as np
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.playing import PARTS, Played, has_unseen_levels, num_slices
+from parallel_ppo.workers.playing import LEVEL_SETS, Played, has_unseen_levels, num_slices
 from parallel_ppo.workers.pool import Pool
-from parallel_ppo.workers.worker import Evaluate
+from parallel_ppo.workers.tasks import Evaluate
 
 
 def evaluate(
-    pool: Pool, memory: Memory, settings: Settings, *, parts: Sequence[str], iteration: int
+    pool: Pool, memory: Memory, settings: Settings, *, level_sets: Sequence[str], iteration: int
 ) -> dict[str, list[Played]]:
-    """The episodes of each part, in the order of their slots."""
+    """The episodes of each set of levels, in the order of their slots."""
     slices = range(num_slices(settings.evaluation.num_episodes))
-    pool.run([Evaluate(PARTS.index(part), index, iteration) for part in parts for index in slices])
-    return {part: [Played(*row) for row in memory.evaluation[PARTS.index(part)].tolist()] for part in parts}
+    pool.run([Evaluate(LEVEL_SETS.index(name), index, iteration) for name in level_sets for index in slices])
+    return {
+        name: [Played(*row) for row in memory.evaluation[LEVEL_SETS.index(name)].tolist()]
+        for name in level_sets
+    }
 
 
 def evaluate_if_due(state: TrainingState, pool: Pool, phase: Callable[[str], None]) -> dict[str, float]:
@@ -30,10 +33,12 @@ def evaluate_if_due(state: TrainingState, pool: Pool, phase: Callable[[str], Non
         return {}
     phase("evaluate")
     began = time.monotonic()
-    parts = PARTS if has_unseen_levels(settings.env) else PARTS[:1]
-    results = evaluate(pool, state.memory, settings, parts=parts, iteration=iteration)
-    means = {part: float(np.mean([episode.episode_return for episode in results[part]])) for part in parts}
-    columns = {f"eval_{part}_return": mean for part, mean in means.items()}
+    level_sets = LEVEL_SETS if has_unseen_levels(settings.env) else LEVEL_SETS[:1]
+    results = evaluate(pool, state.memory, settings, level_sets=level_sets, iteration=iteration)
+    means = {
+        name: float(np.mean([episode.episode_return for episode in results[name]])) for name in level_sets
+    }
+    columns = {f"eval_{name}_return": mean for name, mean in means.items()}
     if "test" in means:
         columns["eval_gap"] = means["train"] - means["test"]
     return columns | {"t_eval": time.monotonic() - began}

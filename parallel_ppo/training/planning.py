@@ -14,11 +14,10 @@ from parallel_ppo.kernels.choice import unsuitable, unusable
 from parallel_ppo.machine.placement import Placement, plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.settings.layers import load_settings
+from parallel_ppo.settings.networks import AUTOMATIC, NETWORKS, that_read
 from parallel_ppo.settings.schema import Settings, changed_learning_setting
 from parallel_ppo.storage.run_directory import ForeignDirectory, RunDirectory
 from parallel_ppo.training.worker_count import useful_workers
-
-NATURE_SMALLEST = 36  # pixels; below it the last convolution has nothing to read
 
 
 class Plan(NamedTuple):
@@ -111,25 +110,26 @@ def share_host(plan: Plan, index: int, count: int) -> Plan:
 
 def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
     """Turns `policy: auto` into a network and checks that it fits the observations."""
-    kind: Any = settings.training.policy
     images = spec.image_shapes
-    if kind == "auto":
-        kind = "impala" if images else "mlp"
-    if (kind == "mlp") == bool(images):
-        what, fitting = ("images", "impala or nature") if images else ("vectors", "mlp")
+    what = "images" if images else "vectors"
+    name: Any = settings.training.policy
+    if name == "auto":
+        name = AUTOMATIC[what]
+    kind = NETWORKS[name]
+    if kind.reads != what:
         raise InputError(
-            f"training.policy: {kind!r} cannot read the {what} of {settings.env.id}; use {fitting}"
+            f"training.policy: {name!r} cannot read the {what} of {settings.env.id}; use {that_read(what)}"
         )
-    if kind == "nature" and min(min(shape[:2]) for shape in images) < NATURE_SMALLEST:
+    if images and min(min(shape[:2]) for shape in images) < kind.smallest_image:
         raise InputError(
-            f"training.policy: nature needs images of at least {NATURE_SMALLEST} x {NATURE_SMALLEST}, "
+            f"training.policy: {name} needs images of at least {kind.smallest_image} x {kind.smallest_image}, "
             f"{settings.env.id} has {', '.join(map(str, images))}; use impala or a resize wrapper"
         )
     if settings.training.normalize_observations and not spec.vector_shape:
         raise InputError(
             "training.normalize_observations: is for vector observations; images are scaled by 1/255"
         )
-    return settings.changed("training", policy=kind)
+    return settings.changed("training", policy=name)
 
 
 def resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
-from parallel_ppo.cluster.gloo import Cluster, NodeReport
+from parallel_ppo.cluster.protocol import Cluster, NodeReport
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import StorageError
-from parallel_ppo.policies.policy import Policy, sha256, views
+from parallel_ppo.policies.parameters import sha256, views
+from parallel_ppo.policies.policy import Policy
 from parallel_ppo.records.display import Display
 from parallel_ppo.records.metrics import JsonlLog, Record, ResourceMeter, TensorBoardLog
 from parallel_ppo.records.shares import idle_shares, phase_shares
-from parallel_ppo.records.timeline import Phase, Timeline, process_started, seconds_alone
+from parallel_ppo.records.timeline import Timeline, process_started, seconds_alone
 from parallel_ppo.records.trace import Trace
 from parallel_ppo.settings.schema import Settings, learning_settings
 from parallel_ppo.storage.files import write_atomically
@@ -25,7 +26,8 @@ from parallel_ppo.training.bottleneck import Tally
 from parallel_ppo.training.budget import Budget
 from parallel_ppo.training.checkpoint import POLICY, Keeper
 from parallel_ppo.training.episodes import Episode
-from parallel_ppo.training.state import Snapshot, TrainingState
+from parallel_ppo.training.state import TrainingState
+from parallel_ppo.workers.carried import Snapshot
 from parallel_ppo.workers.pool import Pool, Span
 
 MAX_LOG_FAILURES = 100  # iterations in a row whose records could only be kept in memory
@@ -40,7 +42,6 @@ class Iteration(NamedTuple):
     began: float
     collected: float
     learned: float
-    phases: list[Phase]  # of the update
     spans: list[Span]
     nodes: list[NodeReport]
 
@@ -49,8 +50,11 @@ class Records(Protocol):
     """What the loop tells of itself; the first node's `Recorder`, and a `Follower` on the others."""
 
     meter: ResourceMeter
+    timeline: Timeline  # the one of the run: whoever works enters its phases
     checkpoint_seconds: float
     startup_seconds: float | None
+
+    def show(self, name: str) -> None: ...
 
     def phase(self, name: str) -> None: ...
 
@@ -101,8 +105,12 @@ class Recorder:
         self.startup_seconds: float | None = None
         self.best_return: float | None = None
 
-    def phase(self, name: str) -> None:
+    def show(self, name: str) -> None:
+        """What the display calls the phases that follow."""
         self.display.phase(name)
+
+    def phase(self, name: str) -> None:
+        self.show(name)
         self.timeline.enter(name)
 
     # --- metrics ----------------------------------------------------------------------------------------------------------
@@ -113,7 +121,8 @@ class Recorder:
         if self.first_steps is None:
             self.first_steps, self.started = counters.env_steps - steps, finished.began
             self.startup_seconds = finished.began - process_started()
-        now = time.monotonic()
+        now, phases = time.monotonic(), self.timeline.take()
+        updating = [phase for phase in phases if finished.collected <= phase.started < finished.learned]
         self.meter.sample(now, pool.pids)
         seconds_evaluated = finished.evaluation.get("t_eval", 0.0)
         t_iter, t_rollout = now - finished.began - seconds_evaluated, finished.collected - finished.began
@@ -131,9 +140,9 @@ class Recorder:
             "t_rollout": t_rollout,
             "t_learn": finished.learned - finished.collected,
             **sync_columns(finished.nodes),
-            "t_coordinator": seconds_alone(finished.phases) + now - finished.learned - seconds_evaluated,
+            "t_coordinator": seconds_alone(updating) + now - finished.learned - seconds_evaluated,
             "idle_share": max(0.0, 1 - busy / t_iter),
-            **phase_shares(finished.phases, t_rollout=t_rollout, t_iter=t_iter),
+            **phase_shares(updating, t_rollout=t_rollout, t_iter=t_iter),
             **idle_shares(finished, pool.num_workers),
             **finished.columns,
             **finished.evaluation,
@@ -147,7 +156,7 @@ class Recorder:
         }
         self._write(record, [episode.as_dict() for episode in finished.episodes])
         self.tally.add(record)
-        self.trace.add(finished.phases + self.timeline.take(), finished.spans)
+        self.trace.add(phases, finished.spans)
         self.display.show(record, *self.budget.progress(counters))
 
     @property
@@ -215,7 +224,7 @@ class Recorder:
     def save(self, snapshot: Snapshot) -> bool:
         self.phase("checkpoint")
         began = time.monotonic()
-        self.cluster.gather_environments(snapshot)
+        self.cluster.gather_environments(snapshot.environments)
         returns = snapshot.arrays["recent.returns"]
         mean = float(returns.mean()) if len(returns) else -math.inf
         known = [best for best in (snapshot.counters["best_return"], self.best_return) if best is not None]

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from parallel_ppo.cluster.gloo import Cluster, join
+from parallel_ppo.cluster.gloo import join
+from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.exits import (
     ExitCode,
     InputError,
@@ -22,7 +23,8 @@ from parallel_ppo.exits import (
 )
 from parallel_ppo.machine.placement import descriptor_need_error, memory_need_error, plan_placement
 from parallel_ppo.machine.signals import Signals
-from parallel_ppo.policies.policy import Policy, bind, initialise, num_flat, sha256, views
+from parallel_ppo.policies.parameters import bind, initialise, num_flat, sha256, views
+from parallel_ppo.policies.policy import Policy
 from parallel_ppo.records.display import Display, make_log
 from parallel_ppo.records.timeline import Phase, process_started
 from parallel_ppo.records.trace import ChromeTrace, NoTrace, Trace
@@ -84,7 +86,7 @@ def run(plan: Plan, display: Display, fork_server: ForkServer | None, signals: S
     """Trains. `fork_server` is already warming up (None: everything happens in this process)."""
     torch.set_num_threads(1)
     with contextlib.ExitStack() as stack:
-        cluster = join(plan, signals, display.note)
+        cluster = join(plan.settings, plan.node, plan.machine, signals, display.note)
         stack.callback(cluster.close)
         plan, display = _take_place(plan, cluster, display)
         with cluster.announcing():
@@ -127,7 +129,7 @@ def _build(
     if not (plan.resume and _resume(plan, state, policy, display)):
         initialise(policy, state.parameters, settings.training.seed)
     plan.directory.write(plan.directory.root / "config.yaml", to_yaml(settings).encode())
-    cluster.share_state(state)
+    state.rewind(cluster.share_state(memory, state.snapshot()))
     pool = _start_pool(plan, memory, state, cluster, fork_server, display, signals)
     stack.callback(pool.close)
     _describe(plan, state, settled, cluster)

@@ -1,17 +1,17 @@
 """Everything a run must remember between iterations, and the copy of it that makes an iteration abandonable.
 
-E envs, P parameters. The environments' own states stay in shared memory (two slots, see `shared.py`).
+E envs, P parameters. The environments' own states stay in shared memory (two slots, see `workers/carried.py`).
 """
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from parallel_ppo.algorithms.normalisers import EPSILON, Moments, RewardNormalizer
 from parallel_ppo.settings.schema import Settings
+from parallel_ppo.workers.carried import Environments, Saved, Snapshot
 from parallel_ppo.workers.memory import Memory
 
 RECENT = 100  # episodes that `final_return_mean` and `best` look at
@@ -29,14 +29,6 @@ class Counters:
     worker_restarts: int = 0
     bit_exact: bool = True
     best_return: float | None = None
-
-
-class Snapshot(NamedTuple):
-    """The state at the start of an iteration, as plain arrays."""
-
-    counters: dict[str, Any]
-    arrays: dict[str, np.ndarray]
-    environments: dict[str, np.ndarray]
 
 
 @dataclass
@@ -79,16 +71,10 @@ class TrainingState:
             "recent.returns": np.array(self.recent_returns, np.float64),
             "recent.lengths": np.array(self.recent_lengths, np.int64),
         }
-        slot = self.counters.iteration % 2
-        environments = {
-            "carry_observation": self.memory.carry_observation[slot],
-            "carry_start": self.memory.carry_start[slot],
-            "state_length": self.memory.state_length[slot],
-            "state_bytes": self.memory.state_bytes[slot],
-        }
+        environments = Environments.at(self.memory, self.counters.iteration)
         return Snapshot(vars(self.counters).copy(), arrays, environments)
 
-    def rewind(self, snapshot: Snapshot) -> None:
+    def rewind(self, snapshot: Snapshot | Saved) -> None:
         """Back to the start of the iteration; the environments' slot still holds it."""
         arrays = snapshot.arrays
         self.counters = Counters(**snapshot.counters)
@@ -104,16 +90,12 @@ class TrainingState:
         self.recent_lengths = deque(arrays["recent.lengths"].tolist(), maxlen=RECENT)
         self.publish_observation_scale()
 
-    def restore(self, snapshot: Snapshot) -> None:
-        """From a checkpoint, whose environment states are one run of bytes."""
-        self.rewind(snapshot)
-        memory, slot, packed = self.memory, self.counters.iteration % 2, snapshot.environments
-        for name in ("carry_observation", "carry_start", "state_length"):
-            getattr(memory, name)[slot] = packed[name]
-        ends = np.cumsum(packed["state_length"])
-        for env, (end, length) in enumerate(zip(ends, packed["state_length"], strict=True)):
-            memory.state_bytes[slot, env, :length] = packed["state_bytes"][end - length : end]
-        memory.state_stamp[slot] = self.counters.iteration
+    def restore(self, saved: Saved) -> None:
+        """From a checkpoint."""
+        self.rewind(saved)
+        iteration = self.counters.iteration
+        Environments.at(self.memory, iteration).unpack(saved.environments)
+        self.memory.state_stamp[self.memory.slot(iteration)] = iteration
 
 
 def _moment_arrays(prefix: str, moments: Moments) -> dict[str, np.ndarray]:

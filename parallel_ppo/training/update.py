@@ -1,4 +1,4 @@
-"""The centralized PPO update: advantages, then for each minibatch delegate lanes, reduce, clip, Adam.
+"""The centralized update: targets, then for each minibatch delegate lanes, sum them, clip, step.
 
 The coordinator alone decides here; the arithmetic of lanes and blocks is done by whoever has a core. T steps, E envs.
 """
@@ -8,31 +8,26 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parallel_ppo.algorithms import optimizers, ppo
+from parallel_ppo.algorithms import ALGORITHMS, minibatches, optimizers
+from parallel_ppo.algorithms.algorithm import Schedules, Statistics
 from parallel_ppo.algorithms.normalisers import Moments
-from parallel_ppo.cluster.gloo import Cluster
+from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.exits import NumbersError
-from parallel_ppo.records.timeline import Phase, Timeline
+from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.memory import BLOCK, Memory
 from parallel_ppo.workers.pool import Pool, Span
-from parallel_ppo.workers.worker import Gradient, Reduce
+from parallel_ppo.workers.tasks import Gradient, Reduce
 
 REDUCE_ELEMENTS = 1 << 21  # fewer additions than this are not worth a message to a second worker
 
 
-class UpdateStatistics(NamedTuple):
-    """Learning columns of one iteration, and where the time went."""
+class Updated(NamedTuple):
+    """Learning columns of one iteration, and what the workers did."""
 
     columns: dict[str, float]
-    phases: list[Phase]
     spans: list[Span]
-
-
-class Schedules(NamedTuple):
-    learning_rate: float
-    clip_range: float
 
 
 def scheduled(settings: Settings, *, env_steps: int, wall_time: float) -> Schedules:
@@ -48,21 +43,24 @@ def scheduled(settings: Settings, *, env_steps: int, wall_time: float) -> Schedu
     )
 
 
-def update(state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules) -> UpdateStatistics:
+def update(
+    state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules, timeline: Timeline
+) -> Updated:
     settings, memory, shape = state.settings, state.memory, state.settings.shape
-    timeline, spans = Timeline(), list[Span]()
+    training, algorithm, spans = settings.training, ALGORITHMS[settings.training.algorithm], list[Span]()
     timeline.enter("gather")
-    cluster.gather_columns(state)
+    cluster.gather_columns(memory, state.counters.iteration)
     timeline.enter("advantages")
-    write_advantages(state)
-    sums, grad_norm, steps, stopped = np.zeros(len(ppo.LossSums._fields)), 0.0, 0, False
+    algorithm.targets(memory, state.rewards, training)
+    totals, norms, stopped = [], [], False
     for epoch in range(shape.num_epochs):
         timeline.enter("order")
         order = _epoch_order(state, epoch)
         for minibatch in range(shape.num_minibatches):
             timeline.enter("moments")
-            mean, scale = _advantage_moments(memory, order, minibatch, settings)
-            task = Gradient(0, state.counters.iteration, epoch, minibatch, mean, scale, schedules.clip_range)
+            rows = order[:, minibatch * shape.slice_samples : (minibatch + 1) * shape.slice_samples]
+            scalars = algorithm.scalars(memory, rows.reshape(-1), schedules, training)
+            task = Gradient(0, state.counters.iteration, epoch, minibatch, scalars)
             timeline.enter("gradients")
             spans += pool.run(task._replace(lane=lane) for lane in cluster.lanes)
             timeline.enter("reduce")
@@ -72,93 +70,62 @@ def update(state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedu
             if cluster.node.size > 1:
                 _write_squares(memory, settings)
             timeline.enter("optimizer")
-            totals = ppo.tree_sum(list(memory.tensor("lane_statistics"))).numpy()
-            if (
-                settings.training.target_kl is not None
-                and totals[4] / shape.batch_size > settings.training.target_kl
-            ):
+            found = Statistics(*minibatches.tree_sum(list(memory.tensor("lane_statistics"))).tolist())
+            if training.target_kl is not None and found.approx_kl / shape.batch_size > training.target_kl:
                 stopped = True
                 break
-            grad_norm += _apply(state, totals, schedules.learning_rate, epoch, minibatch)
-            sums += totals
-            steps += 1
+            norms.append(_apply(state, found, schedules.learning_rate, epoch, minibatch))
+            totals.append(found)
         if stopped:
             break
     timeline.enter("statistics")
-    columns = _columns(state, sums, grad_norm, steps, stopped, schedules)
-    if settings.training.normalize_observations:
+    columns = _columns(state, totals, norms, stopped, schedules)
+    if training.normalize_observations:
         _learn_observations(state, cluster)
-    timeline.leave()
-    return UpdateStatistics(columns, timeline.take(), spans)
-
-
-def write_advantages(state: TrainingState) -> None:
-    memory, training = state.memory, state.settings.training
-    reward = memory.reward
-    if training.normalize_rewards:
-        reward = state.rewards.scale(memory.reward, memory.episode_start, training.reward_clip)
-    result = ppo.generalized_advantages(
-        reward=reward, value=memory.value, episode_start=memory.episode_start, truncated=memory.truncated,
-        final_value=memory.final_value, gamma=training.gamma, gae_lambda=training.gae_lambda,
-    )  # fmt: skip
-    memory.advantage[:], memory.target_return[:] = result
+    return Updated(columns, spans)
 
 
 def _epoch_order(state: TrainingState, epoch: int) -> np.ndarray:
     """Rows of the slab in the order in which this epoch visits them, [S, T * slice_envs]."""
     shape = state.settings.shape
     return np.stack([
-        ppo.slab_rows(
-            ppo.sample_order(seed=state.settings.training.seed, slice_index=index, iteration=state.counters.iteration,
-                             epoch=epoch, num_samples=shape.num_steps * shape.slice_envs),
+        minibatches.slab_rows(
+            minibatches.sample_order(
+                seed=state.settings.training.seed, slice_index=index, iteration=state.counters.iteration,
+                epoch=epoch, num_samples=shape.num_steps * shape.slice_envs,
+            ),
             slice_index=index, slice_envs=shape.slice_envs, num_envs=shape.num_envs,
         )
         for index in range(shape.num_slices)
     ])  # fmt: skip
 
 
-def _advantage_moments(
-    memory: Memory, order: np.ndarray, minibatch: int, settings: Settings
-) -> tuple[float, float]:
-    """Mean and 1/std over the whole minibatch."""
-    if not settings.training.normalize_advantages:
-        return 0.0, 1.0
-    share = settings.shape.share
-    rows = order[:, minibatch * share : (minibatch + 1) * share]
-    values = memory.advantage.reshape(-1)[rows.reshape(-1)].astype(np.float64)
-    return float(values.mean()), float(1 / (values.std() + 1e-8))
-
-
 def _reduce_tasks(memory: Memory, lanes: range, num_workers: int) -> list[Reduce]:
     blocks, additions = len(memory.gradient_squares), len(lanes) * memory.gradient.size
-    parts = max(1, min(num_workers, blocks, additions // REDUCE_ELEMENTS)) if lanes else 0
+    number = max(1, min(num_workers, blocks, additions // REDUCE_ELEMENTS)) if lanes else 0
     return [
-        Reduce(index * blocks // parts, (index + 1) * blocks // parts, lanes.start, lanes.stop)
-        for index in range(parts)
+        Reduce(index * blocks // number, (index + 1) * blocks // number, lanes.start, lanes.stop)
+        for index in range(number)
     ]
 
 
 def _write_squares(memory: Memory, settings: Settings) -> None:
-    """The norm's parts as the workers of a single node write them, after other nodes have added to the sum."""
-    gradient = memory.tensor("gradient")
-    for block, part in enumerate(gradient.split(BLOCK)):
+    """The norm's summands as the workers of a single node write them, after other nodes have added to the sum."""
+    for block, values in enumerate(memory.tensor("gradient").split(BLOCK)):
         memory.gradient_squares[block] = optimizers.sum_lanes(
-            part.unsqueeze(0), part, settings.training.kernels
+            values.unsqueeze(0), values, settings.training.kernels
         )
 
 
 def _apply(
-    state: TrainingState, totals: np.ndarray, learning_rate: float, epoch: int, minibatch: int
+    state: TrainingState, found: Statistics, learning_rate: float, epoch: int, minibatch: int
 ) -> float:
     """Clips by the global norm and takes an Adam step; a non-finite gradient is never applied."""
     norm = math.sqrt(sum(state.memory.gradient_squares.tolist()))
-    if not (math.isfinite(norm) and np.isfinite(totals).all()):
-        lanes = [lane for lane, row in enumerate(state.memory.lane_statistics) if not np.isfinite(row).all()]
-        shape = state.settings.shape
-        first = lanes[0] // len(shape.lane_sizes) * shape.slice_envs if lanes else 0
-        where = f"environments {first} to {first + shape.slice_envs - 1}" if lanes else "the summed gradient"
+    if not (math.isfinite(norm) and np.isfinite(found).all()):
         raise NumbersError(
-            f"the gradient is not finite (iteration {state.counters.iteration}, epoch {epoch}, minibatch {minibatch}, {where}); a lower training.learning_rate may help"
+            f"the gradient is not finite (iteration {state.counters.iteration}, epoch {epoch}, "
+            f"minibatch {minibatch}, {_culprits(state)}); a lower training.learning_rate may help"
         )
     scale = min(1.0, state.settings.training.max_grad_norm / (norm + 1e-6))
     state.counters.adam_steps += 1
@@ -168,6 +135,16 @@ def _apply(
         epsilon=state.settings.training.adam_eps, gradient_scale=scale, kernels=state.settings.training.kernels,
     )  # fmt: skip
     return norm
+
+
+def _culprits(state: TrainingState) -> str:
+    """Whose samples made a gradient that is not finite."""
+    shape = state.settings.shape
+    for lane, row in enumerate(state.memory.lane_statistics):
+        if not np.isfinite(row).all():
+            first = lane // len(shape.lane_sizes) * shape.slice_envs
+            return f"environments {first} to {first + shape.slice_envs - 1}"
+    return "the summed gradient"
 
 
 def _learn_observations(state: TrainingState, cluster: Cluster) -> None:
@@ -186,23 +163,34 @@ def _learn_observations(state: TrainingState, cluster: Cluster) -> None:
 
 
 def _columns(
-    state: TrainingState, sums: np.ndarray, grad_norm: float, steps: int, stopped: bool, schedules: Schedules
+    state: TrainingState, totals: list[Statistics], norms: list[float], stopped: bool, schedules: Schedules
 ) -> dict[str, float]:
+    """Means over the minibatches that were applied; the statistics are sums over samples, but for the loss."""
+    steps, memory = len(totals), state.memory
     samples = max(1, steps * state.settings.shape.batch_size)
-    named = dict(zip(ppo.LossSums._fields, sums.tolist(), strict=True))
+    sums = (
+        Statistics(*np.sum(totals, axis=0, initial=0.0).tolist())
+        if totals
+        else Statistics(0.0, 0.0, 0.0, 0.0)
+    )
     return {
-        "loss": named["total"] / max(1, steps),
-        "policy_loss": named["policy_loss"] / samples,
-        "value_loss": named["value_loss"] / samples,
-        "entropy": named["entropy"] / samples,
-        "approx_kl": named["approx_kl"] / samples,
-        "clip_frac": named["clipped"] / samples,
-        "explained_variance": ppo.explained_variance(
-            value=state.memory.value[:-1], target_return=state.memory.target_return
-        ),
-        "grad_norm": grad_norm / max(1, steps),
+        "loss": sums.loss / max(1, steps),
+        "policy_loss": sums.policy_loss / samples,
+        "value_loss": sums.value_loss / samples,
+        "entropy": sums.entropy / samples,
+        "approx_kl": sums.approx_kl / samples,
+        "clip_frac": sums.clipped / samples,
+        "explained_variance": explained_variance(value=memory.value[:-1], target_return=memory.target_return),
+        "grad_norm": sum(norms) / max(1, steps),
         "learning_rate": schedules.learning_rate,
         "clip_range": schedules.clip_range,
         "minibatches": steps,
         "kl_stopped": int(stopped),
     }
+
+
+def explained_variance(*, value: np.ndarray, target_return: np.ndarray) -> float:
+    variance = float(np.var(target_return, dtype=np.float64))
+    if variance == 0:
+        return 0.0
+    return 1 - float(np.var(target_return.astype(np.float64) - value)) / variance

@@ -1,8 +1,10 @@
-"""Anonymous shared memory: the slab, the flat parameter vector, the lanes, the saved states of the slices.
+"""Anonymous shared memory: the slab, the flat parameter vector, the lanes, the saved states of the environments.
 
-One table (`fields`) defines every array: name, shape, type, who writes it and when it is valid. Coordinator and workers build
-the same table from the same settings, so only two file descriptors have to be passed. Nothing has a name: nothing can be left
-behind by any death. T steps, E envs, S slices, L lanes, P parameters.
+One table (`fields`) defines every array: name, shape, type, who writes it, when it is valid; and whether it is `sampled` into
+lanes, `gathered` from all nodes after a collect, or `carried` into the next iteration, and so saved (`carried.py`). Nothing of
+this is spelled out again elsewhere. Coordinator and workers build the same table from the same settings, so only two file
+descriptors have to be passed. Nothing has a name: nothing can be left behind by any death.
+T steps, E envs, S slices, L lanes, P parameters.
 """
 
 import ctypes
@@ -14,15 +16,25 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from parallel_ppo.algorithms.algorithm import Statistics
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.policies import heads
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
 
 BLOCK = 16384  # parameters per block of the reduction; the gradient norm is summed block by block
-NUM_STATISTICS = 6
+NUM_SLOTS = (
+    2  # of carried fields: iteration i starts from slot i % 2 and publishes slot (i + 1) % 2, stamp last
+)
 PAGE = 4096
 POISON = 0xA5
+
+
+# Who writes a field, and when it is valid.
+COLLECTED = "worker", "after collect"
+TARGET = "coordinator", "after collect, before the update"
+PUBLISHED = "coordinator", "always; changes only between iterations"
+CARRIED = "worker", "where the stamp says so"
 
 
 class Field(NamedTuple):
@@ -31,6 +43,10 @@ class Field(NamedTuple):
     dtype: str
     writer: str
     valid: str
+    sampled: bool = False  # [T(+1), E, ...]: a lane's batch holds its samples
+    gathered: bool = False  # [T(+1), E]: every node needs all columns
+    carried: bool = False  # [slot, E, ...]: where an iteration starts
+    used_length: str = ""  # of a carried field: the field that says how much of a row is used
     sparse: bool = False  # reserved but not touched until needed: never locked or pre-faulted
 
 
@@ -38,52 +54,34 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
     shape = settings.shape
     t, e, s, lanes, p = shape.num_steps, shape.num_envs, shape.num_slices, shape.num_lanes, num_parameters
     observation, action = spec.observation_shape, (heads.num_components(spec.action),)
-    features = spec.vector_shape
+    features, blocks, statistics = spec.vector_shape, -(-p // BLOCK), len(Statistics._fields)
     partial = settings.cluster.nnodes > 1  # only this node's part of the widest arrays is ever touched
     return [
-        Field(
-            "observation",
-            (t + 1, e, *observation),
-            spec.observation_dtype,
-            "worker",
-            "after collect",
-            partial,
-        ),
-        Field("action", (t, e, *action), "float32", "worker", "after collect"),
-        Field("log_prob", (t, e), "float32", "worker", "after collect"),
-        Field("value", (t + 1, e), "float32", "worker", "after collect"),
-        Field("reward", (t, e), "float32", "worker", "after collect"),
-        Field("episode_start", (t + 1, e), "uint8", "worker", "after collect"),
-        Field("truncated", (t, e), "uint8", "worker", "after collect"),
-        Field("final_value", (t, e), "float32", "worker", "after collect"),
-        Field("level_seed", (t, e), "int32", "worker", "after collect, where episode_start[t + 1]"),
-        Field("advantage", (t, e), "float32", "coordinator", "after collect, before the update"),
-        Field("target_return", (t, e), "float32", "coordinator", "after collect, before the update"),
+        Field("observation", (t + 1, e, *observation), spec.observation_dtype, *COLLECTED, sampled=True, sparse=partial),
+        Field("action", (t, e, *action), "float32", *COLLECTED, sampled=True),
+        Field("log_prob", (t, e), "float32", *COLLECTED, sampled=True),
+        Field("value", (t + 1, e), "float32", *COLLECTED, sampled=True, gathered=True),
+        Field("reward", (t, e), "float32", *COLLECTED, gathered=True),
+        Field("episode_start", (t + 1, e), "uint8", *COLLECTED, gathered=True),
+        Field("truncated", (t, e), "uint8", *COLLECTED, gathered=True),
+        Field("final_value", (t, e), "float32", *COLLECTED, gathered=True),
+        Field("level_seed", (t, e), "int32", "worker", "after collect, where episode_start[t + 1]", gathered=True),
+        Field("advantage", (t, e), "float32", *TARGET, sampled=True),
+        Field("target_return", (t, e), "float32", *TARGET, sampled=True),
         Field("parameters", (p,), "float32", "coordinator", "always; changes only between phases"),
-        Field(
-            "observation_mean", features, "float32", "coordinator", "always; changes only between iterations"
-        ),
-        Field(
-            "observation_scale", features, "float32", "coordinator", "always; changes only between iterations"
-        ),
-        Field("lane_gradient", (lanes, p), "float32", "worker", "after gradient", partial),
-        Field("lane_statistics", (lanes, NUM_STATISTICS), "float64", "worker", "after gradient"),
+        Field("observation_mean", features, "float32", *PUBLISHED),
+        Field("observation_scale", features, "float32", *PUBLISHED),
+        Field("lane_gradient", (lanes, p), "float32", "worker", "after gradient", sparse=partial),
+        Field("lane_statistics", (lanes, statistics), "float64", "worker", "after gradient"),
         Field("gradient", (p,), "float32", "worker", "after reduce"),
-        Field("gradient_squares", (-(-p // BLOCK),), "float64", "worker", "after reduce"),
+        Field("gradient_squares", (blocks,), "float64", "worker", "after reduce"),
         Field("evaluation", playing.result_shape(settings), "float64", "worker", "after evaluate"),
-        # Two slots: iteration i starts from slot i % 2 and publishes slot (i + 1) % 2, stamp last.
-        Field(
-            "carry_observation",
-            (2, e, *observation),
-            spec.observation_dtype,
-            "worker",
-            "where the stamp says so",
-        ),
-        Field("carry_start", (2, e), "uint8", "worker", "where the stamp says so"),
-        Field("state_length", (2, e), "int64", "worker", "where the stamp says so"),
-        Field("state_stamp", (2, s), "int64", "worker", "always; -1 is empty"),
-        Field("state_bytes", (2, e, spec.state_bytes), "uint8", "worker", "where the stamp says so", True),
-    ]
+        Field("state_stamp", (NUM_SLOTS, s), "int64", "worker", "always; -1 is empty"),
+        Field("carry_observation", (NUM_SLOTS, e, *observation), spec.observation_dtype, *CARRIED, carried=True),
+        Field("carry_start", (NUM_SLOTS, e), "uint8", *CARRIED, carried=True),
+        Field("state_length", (NUM_SLOTS, e), "int64", *CARRIED, carried=True),
+        Field("state_bytes", (NUM_SLOTS, e, spec.state_bytes), "uint8", *CARRIED, carried=True, used_length="state_length", sparse=True),
+    ]  # fmt: skip
 
 
 def _layout(table: list[Field], sparse: bool) -> tuple[dict[str, int], int]:
@@ -97,11 +95,11 @@ def _layout(table: list[Field], sparse: bool) -> tuple[dict[str, int], int]:
 
 
 def bytes_needed(settings: Settings, spec: EnvSpec, num_parameters: int) -> int:
-    """What will really be touched: the dense part, this node's share of the sparse one, and 64 KB for each saved state."""
+    """What will really be touched: the dense fields, this node's part of the sparse ones, and 64 KB for each saved state."""
     table, nnodes = fields(settings, spec, num_parameters), settings.cluster.nnodes
     dense = _layout(table, sparse=False)[1]
     wide = _layout([field for field in table if field.name != "state_bytes"], sparse=True)[1]
-    return dense + -(-wide // nnodes) + 2 * settings.shape.num_envs * min(spec.state_bytes, 65536)
+    return dense + -(-wide // nnodes) + NUM_SLOTS * settings.shape.num_envs * min(spec.state_bytes, 65536)
 
 
 class Memory:
@@ -126,10 +124,10 @@ class Memory:
     gradient: np.ndarray
     gradient_squares: np.ndarray
     evaluation: np.ndarray
+    state_stamp: np.ndarray
     carry_observation: np.ndarray
     carry_start: np.ndarray
     state_length: np.ndarray
-    state_stamp: np.ndarray
     state_bytes: np.ndarray
 
     def __init__(
@@ -163,6 +161,21 @@ class Memory:
     def tensor(self, name: str) -> torch.Tensor:
         return torch.from_numpy(getattr(self, name))
 
+    def sampled_rows(self) -> dict[str, torch.Tensor]:
+        """The sampled fields as [T * E, ...]."""
+        steps, envs = self.reward.shape
+        names = [field.name for field in self.table.values() if field.sampled]
+        return {
+            name: self.tensor(name)[:steps].reshape(steps * envs, *self.table[name].shape[2:])
+            for name in names
+        }
+
+    def gathered_columns(self) -> list[np.ndarray]:
+        return [getattr(self, field.name) for field in self.table.values() if field.gathered]
+
+    def slot(self, iteration: int) -> int:
+        return iteration % NUM_SLOTS
+
     def poison(self) -> None:
         """For tests: what a phase forgets to write stays recognisable."""
         for field in self.table.values():
@@ -171,7 +184,7 @@ class Memory:
 
 
 def settle(memory: Memory, *, lock: bool, huge_pages: bool) -> dict[str, bool]:
-    """Pre-faults the dense part, on huge pages and locked where the limits allow; says which of these worked."""
+    """Pre-faults the dense fields, on huge pages and locked where the limits allow; says which of these worked."""
     view = memory.maps[0]
     outcome = {"huge_pages": huge_pages and _advise_huge(view), "prefaulted": True, "locked": False}
     array = np.frombuffer(view, np.uint8)

@@ -5,23 +5,21 @@ taking the first N episodes that finish would favour short ones. All randomness 
 do not depend on who plays a slice, or when. n slots.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-import torch
 
 from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import SliceEnv
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.keyed import generator, integer_seed
-from parallel_ppo.policies import heads
-from parallel_ppo.policies.policy import Policy
+from parallel_ppo.policies.actor import Actor
 from parallel_ppo.settings import env_names
 from parallel_ppo.settings.schema import EnvSettings, Settings
 
 SLOTS = 8
-PARTS = ("train", "test")
+LEVEL_SETS = ("train", "test")
 LAST_LEVEL = 2**31 - 1
 
 
@@ -51,7 +49,7 @@ def num_slices(num_episodes: int) -> int:
 def result_shape(settings: Settings) -> tuple[int, int, int]:
     """Of the shared array that takes the results; empty when nothing is to be evaluated."""
     chosen = settings.evaluation
-    return len(PARTS), chosen.num_episodes if chosen.interval is not None else 0, len(Played._fields)
+    return len(LEVEL_SETS), chosen.num_episodes if chosen.interval is not None else 0, len(Played._fields)
 
 
 # --- levels ---------------------------------------------------------------------------------------------------------------
@@ -62,19 +60,19 @@ def has_unseen_levels(env: EnvSettings) -> bool:
     return bounded and env.start_level + env.num_levels < LAST_LEVEL
 
 
-def level_range(env: EnvSettings, part: str) -> tuple[int, int]:
-    """First level and number of levels (0: all) of a part. Test levels are all those beyond the training levels."""
-    if part == "train":
+def level_range(env: EnvSettings, level_set: str) -> tuple[int, int]:
+    """First level and number of levels (0: all) of a set. Test levels are all those beyond the training levels."""
+    if level_set == "train":
         return env.start_level, env.num_levels
     assert has_unseen_levels(env)
     first = env.start_level + env.num_levels
     return first, LAST_LEVEL - first
 
 
-def part_settings(settings: Settings, part: str, iteration: int, num_envs: int = SLOTS) -> Settings:
-    """The settings of slices that play `part`: its levels, and a seed that training never uses."""
-    start_level, num_levels = level_range(settings.env, part)
-    seed = integer_seed(settings.training.seed, f"evaluation {part}", iteration)
+def level_set_settings(settings: Settings, level_set: str, iteration: int, num_envs: int = SLOTS) -> Settings:
+    """The settings of slices that play `level_set`: its levels, and a seed that training never uses."""
+    start_level, num_levels = level_range(settings.env, level_set)
+    seed = integer_seed(settings.training.seed, f"evaluation {level_set}", iteration)
     return settings.changed(
         "env", num_envs=num_envs, slice_envs=num_envs, start_level=start_level, num_levels=num_levels
     ).changed("training", seed=seed)
@@ -85,20 +83,19 @@ def part_settings(settings: Settings, part: str, iteration: int, num_envs: int =
 
 def play_slice(
     settings: Settings,
-    part: str,
+    level_set: str,
     slice_index: int,
     iteration: int,
     *,
-    policy: Policy,
-    prepare: Callable[[torch.Tensor], torch.Tensor],
+    actor: Actor,
     num_episodes: int,
 ) -> Iterator[tuple[int, Played]]:
     """The first `num_episodes` slots of a slice, each as it ends."""
-    chosen = part_settings(settings, part, iteration)
+    chosen = level_set_settings(settings, level_set, iteration)
     quota = (np.arange(SLOTS) < num_episodes).astype(np.int64)
     env = make_slice(chosen, slice_index)
     try:
-        for moment in play(env, chosen, slice_index, policy=policy, prepare=prepare, quota=quota):
+        for moment in play(env, chosen, slice_index, actor=actor, quota=quota):
             yield from moment.ended.items()
     finally:
         env.close()
@@ -109,8 +106,7 @@ def play(
     settings: Settings,
     slice_index: int,
     *,
-    policy: Policy,
-    prepare: Callable[[torch.Tensor], torch.Tensor],
+    actor: Actor,
     quota: np.ndarray,
 ) -> Iterator[Moment]:
     """The start, and then each step until every slot has played its `quota` of episodes.
@@ -121,11 +117,11 @@ def play(
     left, max_steps = quota.copy(), settings.evaluation.max_steps
     total, length = np.zeros(len(quota)), np.zeros(len(quota), np.int64)
     fresh = np.zeros(len(quota), bool)  # ended in the last step, and another episode follows
-    policy.pack()
+    actor.refresh()
     observation = env.reset()
     yield Moment({}, left > 0, total, length)
     while left.any():
-        action = choose(policy, prepare(torch.from_numpy(observation)), draws, settings)
+        action = choose(actor, observation, draws, settings)
         step = env.step(action)
         observation = step.observation
         total[fresh], length[fresh] = 0, 0
@@ -152,16 +148,12 @@ def play(
 
 
 def choose(
-    policy: Policy, observation: torch.Tensor, draws: np.random.Generator, settings: Settings
+    actor: Actor, observation: np.ndarray, draws: np.random.Generator, settings: Settings
 ) -> np.ndarray:
     """An action for every slot: the most likely one, or one drawn as in training."""
-    spec = policy.spec.action
-    with torch.inference_mode():
-        output = policy(observation)
-        if settings.evaluation.deterministic:
-            return heads.mode(spec, output.action).numpy()
-        noise = heads.draw_noise(spec, draws, len(output.value))
-        return heads.sample(spec, output.action, output.log_std, noise).numpy()
+    if settings.evaluation.deterministic:
+        return actor.most_likely(observation)
+    return actor.act(observation, actor.draw_noise(draws, len(observation))).action
 
 
 def _known(values: np.ndarray | None, slot: int, cut: np.ndarray) -> float:

@@ -8,7 +8,8 @@ from typing import NamedTuple, Protocol
 from parallel_ppo.exits import RestartsExhausted, RunError
 from parallel_ppo.machine.signals import NoSignals
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.worker import Open, Task, Worker
+from parallel_ppo.workers.tasks import Open, Task
+from parallel_ppo.workers.worker import Worker
 
 
 class Span(NamedTuple):
@@ -78,6 +79,6 @@ class InlinePool:
 
 
 def opening_task(memory: Memory, slice_index: int, iteration: int) -> Open:
-    fresh = bool(memory.state_stamp[iteration % 2, slice_index] != iteration)
+    fresh = bool(memory.state_stamp[memory.slot(iteration), slice_index] != iteration)
     assert not fresh or iteration == 0, "only the first iteration of a run starts without saved states"
     return Open(slice_index, iteration, fresh)

@@ -14,11 +14,13 @@ import torch
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import NumbersError, RunError
 from parallel_ppo.machine.placement import keep_freed_memory
-from parallel_ppo.policies.policy import Policy, num_flat
+from parallel_ppo.policies.parameters import num_flat
+from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import faults
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.worker import Collect, Open, Task, Worker
+from parallel_ppo.workers.tasks import Collect, Open, Task
+from parallel_ppo.workers.worker import Worker
 
 MAX_TRACEBACK = 8000  # characters, so that a message fits one write: a worker stopped in the middle must not block the reader
 WATCH_INTERVAL = 1.0

@@ -24,7 +24,7 @@ from parallel_ppo.workers.fork_server import Child, ForkServer, ForkServerLost, 
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import Span, opening_task
 from parallel_ppo.workers.process import Done, Failed
-from parallel_ppo.workers.worker import Collect, Evaluate, Gradient, Open, Task
+from parallel_ppo.workers.tasks import Collect, Open, Task
 from parallel_ppo.workers.worker_handle import WorkerHandle, describe_end, is_dead
 
 DEPTH = 2  # tasks in a worker's hands: one to do and one waiting, so that it never idles between them
@@ -58,10 +58,10 @@ class ProcessPool:
         fork_server.check = self.signals.check
         self.num_workers, self.restarts, self.exact = len(cpus), 0, True
         self.members = [
-            WorkerHandle(index, cpu, list(_share(slices, self.num_workers, index)))
+            WorkerHandle(index, cpu, list(_evenly(slices, self.num_workers, index)))
             for index, cpu in enumerate(cpus)
         ]
-        self.owner = {slice_index: member for member in self.members for slice_index in member.slices}
+        self.owners = {index: member.index for member in self.members for index in member.slices}
         self.slice_iteration = dict.fromkeys(slices, first_iteration)
         self.selector = selectors.DefaultSelector()
         if self.signals.waker is not None:
@@ -84,7 +84,8 @@ class ProcessPool:
         """Returns when every task is done, whoever had to be replaced on the way."""
         for task in tasks:
             self.waiting.add(task)
-            self._home(task).queue.append(task)
+            home = task.home(self.settings.shape, self.owners, self.num_workers)
+            self.members[home].queue.append(task)
         self.spans = []
         last_poll = time.monotonic()
         while self.waiting or any(member.outstanding for member in self.members):
@@ -96,15 +97,6 @@ class ProcessPool:
             if time.monotonic() - last_poll > POLL:
                 last_poll = self._watch(last_poll)
         return self.spans
-
-    def _home(self, task: Task) -> WorkerHandle:
-        if isinstance(task, (Open, Collect)):
-            return self.owner[task.slice_index]
-        if isinstance(task, Gradient):
-            return self.owner[task.lane // len(self.settings.shape.lane_sizes)]
-        if isinstance(task, Evaluate):
-            return self.members[task.slice_index % self.num_workers]
-        return self.members[task.first_block % self.num_workers]
 
     def _feed(self, member: WorkerHandle) -> None:
         while member.child is not None and len(member.outstanding) < self._depth(member):
@@ -118,17 +110,13 @@ class ProcessPool:
 
     def _depth(self, member: WorkerHandle) -> int:
         """The last free tasks are not handed out ahead: whoever is idle first takes them."""
-        is_pinned = bool(member.queue) and isinstance(member.queue[0], (Open, Collect))
+        is_pinned = bool(member.queue) and member.queue[0].is_pinned
         return DEPTH if is_pinned or len(self.waiting) > DEPTH * self.num_workers else 1
 
     def _steal(self, member: WorkerHandle) -> bool:
         """A free task from whoever has most of them waiting."""
         victim = max(self.members, key=lambda other: len(other.queue))
-        if (
-            not victim.queue
-            or isinstance(victim.queue[-1], (Open, Collect))
-            or (member.outstanding and len(victim.queue) < 2)
-        ):
+        if not victim.queue or victim.queue[-1].is_pinned or (member.outstanding and len(victim.queue) < 2):
             return False
         member.queue.append(victim.queue.pop())
         return True
@@ -301,6 +289,6 @@ class ProcessPool:
         self.fork_server.close()
 
 
-def _share(slices: range, parts: int, index: int) -> range:
+def _evenly(slices: range, parts: int, index: int) -> range:
     """Contiguous and as even as possible."""
     return slices[index * len(slices) // parts : (index + 1) * len(slices) // parts]

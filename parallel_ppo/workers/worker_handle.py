@@ -8,7 +8,7 @@ from enum import Enum
 from multiprocessing.connection import Connection
 
 from parallel_ppo.workers.fork_server import Child
-from parallel_ppo.workers.worker import Task
+from parallel_ppo.workers.tasks import Task
 
 
 class State(Enum):

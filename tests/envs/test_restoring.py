@@ -1,12 +1,14 @@
 """What happens to a run when an environment's state cannot be reached again."""
 
 from parallel_ppo.envs.build import probe
-from parallel_ppo.policies.policy import Policy, bind, num_flat
+from parallel_ppo.policies.parameters import bind, num_flat
+from parallel_ppo.policies.policy import Policy
 from parallel_ppo.training.episodes import finished_episodes
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import InlinePool
-from parallel_ppo.workers.worker import Collect, Worker
+from parallel_ppo.workers.tasks import Collect
+from parallel_ppo.workers.worker import Worker
 from tests.conftest import small_settings
 
 LENGTH, STEPS = 10, 7

@@ -5,15 +5,17 @@ import pytest
 import torch
 
 import tests.envs.sample_envs  # noqa: F401  (registers them)
+from parallel_ppo.algorithms import ppo
 from parallel_ppo.envs.build import probe
-from parallel_ppo.policies.policy import Policy, bind, num_flat
+from parallel_ppo.policies.parameters import bind, num_flat
+from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.state import TrainingState
-from parallel_ppo.training.update import write_advantages
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import InlinePool
-from parallel_ppo.workers.worker import Collect, Worker
+from parallel_ppo.workers.tasks import Collect
+from parallel_ppo.workers.worker import Worker
 
 GAMMA, LENGTH, STEPS, ENVS = 0.9, 5, 23, 4
 
@@ -35,7 +37,7 @@ def collected(*, is_cut: bool, value: float, gae_lambda: float, scaled: bool = F
     with torch.no_grad():
         policy.value_head.bias.fill_(value)
     InlinePool(Worker(settings, spec, memory), range(settings.shape.num_slices), 0).run([Collect(0, 0)])
-    write_advantages(state)
+    ppo.targets(memory, state.rewards, settings.training)
     return memory
 
 

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
-from parallel_ppo.policies.policy import ALIGNMENT, Policy, bind, initialise, num_flat, sha256, views
+from parallel_ppo.policies.parameters import ALIGNMENT, bind, initialise, num_flat, sha256, views
+from parallel_ppo.policies.policy import Policy, Preparation
 from tests.conftest import small_settings
 
 IMAGE = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), True, 0)
@@ -20,6 +21,11 @@ def build(kind: str, seed: int = 1) -> tuple[Policy, torch.Tensor]:
     bind(policy, flat)
     initialise(policy, flat, seed)
     return policy, flat
+
+
+def prepare(kind: str) -> Preparation:
+    env = "coinrun" if kind != "mlp" else "CartPole-v1"
+    return Preparation(small_settings(env, kind), SPECS[kind], torch.zeros(()), torch.ones(()))
 
 
 @pytest.mark.parametrize("kind", SPECS)
@@ -58,16 +64,15 @@ def test_forward_shapes_and_near_uniform_start(kind: str) -> None:
     policy, _ = build(kind)
     images = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
     rows = torch.randn(8, 4) if kind == "mlp" else images
-    output = policy(policy.prepare(rows, torch.zeros(()), torch.ones(()), 10.0))
+    output = policy(prepare(kind)(rows))
     assert output.action.shape == (8, SPECS[kind].action.sizes[0])
     assert output.value.shape == (8,)
     assert float(output.action.detach().abs().max()) < 0.2
 
 
 def test_images_are_channels_last_without_a_copy_of_order() -> None:
-    policy, _ = build("impala")
     rows = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
-    prepared = policy.prepare(rows, torch.zeros(()), torch.ones(()), 10.0)
+    prepared = prepare("impala")(rows)
     assert prepared.is_contiguous(memory_format=torch.channels_last)
     torch.testing.assert_close(prepared[3, 2, 10, 20], rows[3, 10, 20, 2].float() / 255)
 
@@ -75,10 +80,10 @@ def test_images_are_channels_last_without_a_copy_of_order() -> None:
 def test_the_nature_cnn_infers_on_packed_weights_what_it_computes_in_training() -> None:
     policy, flat = build("nature")
     images = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
-    observation = policy.prepare(images, torch.zeros(()), torch.ones(()), 10.0)
+    observation = prepare("nature")(images)
     for seed in (1, 2):
         initialise(policy, flat, seed)
-        policy.pack()
+        policy.forget_layouts()
         plain = policy(observation)
         with torch.inference_mode():
             packed = policy(observation)

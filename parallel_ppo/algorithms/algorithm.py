@@ -1,0 +1,85 @@
+"""What an algorithm is made of, and how its loss is differentiated. B samples, K outputs.
+
+Plain functions; `ppo.py` is the one to read first. A loss without a written-out derivative is differentiated by autograd in
+the network's outputs only, so it runs on every network, our kernels included.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parallel_ppo.envs.contract import ActionSpec
+from parallel_ppo.policies.network import Network, Output, OutputGradient
+from parallel_ppo.settings.schema import TrainingSettings
+
+Batch = Mapping[str, Tensor]  # the `sampled` fields of the table of memory, for some samples of a minibatch
+ArrayBatch = Mapping[str, np.ndarray]
+Scalars = tuple[float, ...]  # what all lanes of a minibatch must know; each algorithm names its own
+
+
+class Schedules(NamedTuple):
+    """Settings that change during a run, as they are in this iteration."""
+
+    learning_rate: float
+    clip_range: float
+
+
+class Statistics(NamedTuple):
+    """Sums over samples, so that lanes add up to a minibatch. `loss` carries the gradient and is divided by the batch already."""
+
+    loss: Any  # a Tensor while it is differentiated, a number afterwards; so are all of them
+    policy_loss: Any
+    value_loss: Any
+    entropy: Any
+    approx_kl: Any = 0.0
+    clipped: Any = 0.0
+
+
+class Sampled(NamedTuple):
+    """Some samples of a minibatch and what their loss depends on besides the network's outputs."""
+
+    batch: Batch
+    scalars: Scalars
+    action: ActionSpec
+    training: TrainingSettings
+    batch_size: int  # of the whole minibatch
+
+
+class Rollout(Protocol):
+    """The collected columns, and where the targets go: see the table in `workers/memory.py`."""
+
+    reward: np.ndarray
+    value: np.ndarray
+    episode_start: np.ndarray
+    truncated: np.ndarray
+    final_value: np.ndarray
+    advantage: np.ndarray
+    target_return: np.ndarray
+
+
+class Algorithm(NamedTuple):
+    targets: Callable[..., None]  # (rollout, reward_normaliser, training): writes what the loss aims at
+    scalars: Callable[..., Scalars]  # (rollout, rows, schedules, training)
+    loss: Callable[[Output, Sampled], Statistics]
+    loss_gradient: Callable[[Output, Sampled], tuple[OutputGradient, Statistics]] | None = None
+
+
+def differentiate(
+    algorithm: Algorithm, network: Network, output: Output, sampled: Sampled
+) -> tuple[OutputGradient, Statistics]:
+    """The loss's derivatives in the outputs, and its sums as numbers."""
+    if network.takes_loss_gradient and algorithm.loss_gradient is not None:
+        return algorithm.loss_gradient(output, sampled)
+    with torch.enable_grad():
+        action, value = output.action.detach().requires_grad_(), output.value.detach().requires_grad_()
+        log_std = None if output.log_std is None else output.log_std.detach().requires_grad_()
+        statistics = algorithm.loss(Output(action, log_std, value), sampled)
+        leaves = [action, value] if log_std is None else [action, value, log_std]
+        by_action, by_value, *rest = torch.autograd.grad(statistics.loss, leaves, materialize_grads=True)
+    gradient = OutputGradient(by_action, rest[0] if rest else None, by_value)
+    return gradient, Statistics(
+        *(float(number.detach()) if isinstance(number, Tensor) else number for number in statistics)
+    )

@@ -1,0 +1,25 @@
+"""Which samples a minibatch holds, and how lanes of it are added up. T steps, E envs, L lanes."""
+
+import numpy as np
+from torch import Tensor
+
+from parallel_ppo.keyed import generator
+
+
+def sample_order(*, seed: int, slice_index: int, iteration: int, epoch: int, num_samples: int) -> np.ndarray:
+    """The order in which an epoch visits a slice's samples; minibatch k takes the k-th run of it."""
+    return generator(seed, "minibatch", slice_index, iteration, epoch).permutation(num_samples)
+
+
+def slab_rows(order: np.ndarray, *, slice_index: int, slice_envs: int, num_envs: int) -> np.ndarray:
+    """Samples of a slice (step-major) -> rows of the slab viewed as [T * E, ...]."""
+    step, env = np.divmod(order, slice_envs)
+    return step * num_envs + slice_index * slice_envs + env
+
+
+def tree_sum(rows: list[Tensor]) -> Tensor:
+    """Adjacent pairs, level by level, an odd last one passes up. Element-wise, so it may be split by range without changing a bit."""
+    while len(rows) > 1:
+        pairs = [rows[i] + rows[i + 1] for i in range(0, len(rows) - 1, 2)]
+        rows = pairs + rows[len(rows) & ~1 :]
+    return rows[0]

@@ -1,0 +1,63 @@
+"""A policy that acts: its network, what its observations are normalised with, and how an action is chosen.
+
+The same for workers, evaluation, filming and whoever loads a policy. B rows of the slab.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.policies import heads
+from parallel_ppo.policies.autograd import AutogradNetwork
+from parallel_ppo.policies.native_cnn import NativeCnn
+from parallel_ppo.policies.network import Acted, Network, Output
+from parallel_ppo.policies.parameters import bind
+from parallel_ppo.policies.policy import Policy, Preparation
+from parallel_ppo.policies.stacked_mlp import StackedMlp
+from parallel_ppo.settings.schema import Settings
+
+
+class Actor:
+    def __init__(
+        self, settings: Settings, spec: EnvSpec, parameters: Tensor, mean: Tensor, scale: Tensor
+    ) -> None:
+        """`parameters` is the flat vector that the policy lives in; it, `mean` and `scale` may change between uses."""
+        self.spec, self.parameters, self.policy = spec, parameters, Policy(settings, spec)
+        bind(self.policy, parameters)
+        self.network = _network(settings, self.policy, parameters)
+        reads_bytes = isinstance(self.network, NativeCnn)
+        self.prepare = Tensor.contiguous if reads_bytes else Preparation(settings, spec, mean, scale)
+
+    def refresh(self) -> None:
+        """The parameters may have changed."""
+        self.network.begin_inference()
+
+    @torch.inference_mode()
+    def act(self, rows: np.ndarray, noise: Tensor) -> Acted:
+        """Drawn actions, their log-probabilities and values."""
+        return self.network.act(self.prepare(torch.from_numpy(rows)), noise)
+
+    @torch.inference_mode()
+    def most_likely(self, rows: np.ndarray) -> np.ndarray:
+        return heads.mode(self.spec.action, self.infer(rows).action).numpy()
+
+    @torch.inference_mode()
+    def value(self, rows: np.ndarray) -> np.ndarray:
+        return self.infer(rows).value.numpy()
+
+    @torch.inference_mode()
+    def infer(self, rows: np.ndarray) -> Output:
+        return self.network.infer(self.prepare(torch.from_numpy(rows)))
+
+    def draw_noise(self, draws: np.random.Generator, *shape: int) -> Tensor:
+        return heads.draw_noise(self.spec.action, draws, *shape)
+
+
+def _network(settings: Settings, policy: Policy, parameters: Tensor) -> Network:
+    """A policy of two MLPs is stacked, CNNs run on our kernels where those were chosen, torch computes the rest."""
+    if policy.value_trunk is not None:
+        return StackedMlp(policy, parameters)
+    if settings.training.kernels == "native":
+        return NativeCnn(policy, parameters, settings.training.policy)
+    return AutogradNetwork(policy)

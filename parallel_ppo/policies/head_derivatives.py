@@ -1,0 +1,83 @@
+"""`heads.evaluate` with its derivatives in the outputs written out; a test holds the two together.
+
+In NumPy, because on a few hundred samples the calls cost more than the arithmetic. B samples, A action components, K outputs.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from parallel_ppo.envs.contract import ActionSpec
+from parallel_ppo.policies.heads import HALF_LOG_TAU
+
+
+class HeadDerivatives(NamedTuple):
+    log_prob: np.ndarray  # [B]
+    entropy: np.ndarray  # [B]
+    log_prob_by_output: np.ndarray  # [B, K]
+    entropy_by_output: np.ndarray | None  # [B, K]; None where the outputs do not matter
+
+
+def differentiate(
+    spec: ActionSpec, outputs: np.ndarray, log_std: np.ndarray | None, action: np.ndarray
+) -> HeadDerivatives:
+    if spec.kind == "categorical":
+        components, start = [], 0
+        for component, size in enumerate(spec.sizes):
+            chosen = action[:, component].astype(np.intp)
+            components.append(_categorical(outputs[:, start : start + size], chosen))
+            start += size
+        return components[0] if len(components) == 1 else _joined(components)
+    if spec.kind == "bernoulli":
+        log_on, log_off = -np.logaddexp(np.float32(0), -outputs), -np.logaddexp(np.float32(0), outputs)
+        on = np.exp(log_on)
+        log_prob = np.where(action > 0, log_on, log_off).sum(1)
+        entropy = -(on * log_on + (1 - on) * log_off).sum(1)
+        return HeadDerivatives(log_prob, entropy, action - on, -outputs * on * (1 - on))
+    assert log_std is not None
+    inverse = np.exp(-log_std)
+    scaled = (action - outputs) * inverse
+    log_prob = (-0.5 * np.square(scaled) - (log_std + np.float32(HALF_LOG_TAU))).sum(1)
+    entropy = np.full(len(outputs), (log_std + np.float32(0.5 + HALF_LOG_TAU)).sum(), np.float32)
+    return HeadDerivatives(log_prob, entropy, scaled * inverse, None)
+
+
+def _categorical(logits: np.ndarray, chosen: np.ndarray) -> HeadDerivatives:
+    index = np.arange(len(logits))
+    shifted = logits - logits.max(1, keepdims=True)
+    probability = np.exp(shifted)
+    total = probability.sum(1, keepdims=True)
+    probability /= total
+    log_probs = shifted - np.log(total)
+    entropy = -np.einsum("bk,bk->b", probability, log_probs)
+    slope = -probability
+    slope[index, chosen] += 1
+    by_output = -probability * (log_probs + entropy[:, None])
+    return HeadDerivatives(log_probs[index, chosen], entropy, slope, by_output)
+
+
+def _joined(components: list[HeadDerivatives]) -> HeadDerivatives:
+    entropies = [each.entropy_by_output for each in components if each.entropy_by_output is not None]
+    return HeadDerivatives(
+        np.sum([each.log_prob for each in components], axis=0),
+        np.sum([each.entropy for each in components], axis=0),
+        np.concatenate([each.log_prob_by_output for each in components], 1),
+        np.concatenate(entropies, 1),
+    )
+
+
+def by_outputs(
+    head: HeadDerivatives,
+    log_std: np.ndarray | None,
+    *,
+    by_log_prob: np.ndarray,
+    by_entropy: np.float32,
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """A loss's derivatives in the outputs [B, K] and in `log_std` [K], from those in log-probability and entropy."""
+    action = by_log_prob[:, None] * head.log_prob_by_output
+    if head.entropy_by_output is not None and by_entropy:
+        action += by_entropy * head.entropy_by_output
+    if log_std is None:
+        return action, None
+    squares = np.square(head.log_prob_by_output * np.exp(log_std)) - 1
+    return action, by_log_prob @ squares + by_entropy * np.float32(len(head.log_prob))

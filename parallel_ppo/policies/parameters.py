@@ -1,0 +1,77 @@
+"""A policy's parameters as one flat vector: where each lies, how they are hashed, and how they are first drawn.
+
+Initial weights come from keyed NumPy draws on one thread, so they depend on the seed alone.
+"""
+
+import hashlib
+import math
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from parallel_ppo.keyed import generator
+from parallel_ppo.policies.policy import Policy
+
+ALIGNMENT = 16  # floats: every parameter starts on a cache line, in every process alike
+HEAD_GAINS = {"action_head.weight": 0.01, "value_head.weight": 1.0}
+
+
+def _aligned(count: int) -> int:
+    return -(-count // ALIGNMENT) * ALIGNMENT
+
+
+def num_flat(policy: nn.Module) -> int:
+    return sum(_aligned(parameter.numel()) for parameter in policy.parameters())
+
+
+def views(policy: nn.Module, flat: Tensor) -> dict[str, Tensor]:
+    """Each parameter's place in a flat vector, by name."""
+    result, offset = {}, 0
+    for name, parameter in policy.named_parameters():
+        result[name] = flat[offset : offset + parameter.numel()].view(parameter.shape)
+        offset += _aligned(parameter.numel())
+    return result
+
+
+def bind(policy: nn.Module, flat: Tensor) -> None:
+    """Let the policy's parameters live in `flat`."""
+    for name, view in views(policy, flat).items():
+        policy.get_parameter(name).data = view
+
+
+def sha256(policy: nn.Module, flat: Tensor) -> str:
+    """Over names, shapes and contiguous float32 bytes in name order."""
+    digest = hashlib.sha256()
+    for name, view in sorted(views(policy, flat).items()):
+        digest.update(f"{name}{tuple(view.shape)}".encode())
+        digest.update(view.contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+# --- initial weights ------------------------------------------------------------------------------------------------------
+
+
+def initialise(policy: Policy, flat: Tensor, seed: int) -> None:
+    """Heads are orthogonal with gains 0.01 and 1; trunks as the table of networks says."""
+    flat.zero_()
+    for index, (name, view) in enumerate(views(policy, flat).items()):
+        draws = generator(seed, "initial", index)
+        if policy.draws_by_fan_in(name):
+            bound = 1 / math.sqrt(_fan_in(policy, name.replace("bias", "weight")))
+            view.copy_(torch.from_numpy(draws.uniform(-bound, bound, view.shape).astype(np.float32)))
+        elif name.endswith("weight"):
+            gain = HEAD_GAINS.get(name, math.sqrt(2))
+            view.copy_(torch.from_numpy(_orthogonal(tuple(view.shape), gain, draws)))
+
+
+def _fan_in(policy: Policy, name: str) -> int:
+    return policy.get_parameter(name)[0].numel()
+
+
+def _orthogonal(shape: tuple[int, ...], gain: float, draws: np.random.Generator) -> np.ndarray:
+    rows, columns = shape[0], int(np.prod(shape[1:]))
+    normal = draws.standard_normal((max(rows, columns), min(rows, columns)))
+    q, r = np.linalg.qr(normal)
+    q *= np.sign(np.diag(r))
+    return (gain * (q if rows >= columns else q.T)).reshape(shape).astype(np.float32)

@@ -1,0 +1,90 @@
+"""What a worker can be asked to do. Needs no torch.
+
+Every task reads and writes disjoint parts of the shared memory, so it can be asked again. A pinned task is done by the worker
+that owns its slice; the others go home first, and from there to whoever is idle.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from parallel_ppo.settings.schema import Shape
+
+Owners = Mapping[int, int]  # slice -> worker
+
+
+class Open(NamedTuple):
+    """Make a slice's environments and put them where iteration `iteration` starts."""
+
+    slice_index: int
+    iteration: int
+    fresh: bool  # no saved state: reset, and publish the first one
+
+    @property
+    def is_pinned(self) -> bool:
+        return True
+
+    def home(self, shape: Shape, owners: Owners, num_workers: int) -> int:
+        return owners[self.slice_index]
+
+
+class Collect(NamedTuple):
+    slice_index: int
+    iteration: int
+
+    @property
+    def is_pinned(self) -> bool:
+        return True
+
+    def home(self, shape: Shape, owners: Owners, num_workers: int) -> int:
+        return owners[self.slice_index]
+
+
+class Gradient(NamedTuple):
+    """The gradient of one lane of a minibatch."""
+
+    lane: int
+    iteration: int
+    epoch: int
+    minibatch: int
+    scalars: tuple[float, ...]  # of the algorithm
+
+    @property
+    def is_pinned(self) -> bool:
+        return False
+
+    def home(self, shape: Shape, owners: Owners, num_workers: int) -> int:
+        return owners[self.lane // len(shape.lane_sizes)]
+
+
+class Reduce(NamedTuple):
+    """The sum of some lanes' gradients, for some blocks of parameters."""
+
+    first_block: int
+    end_block: int
+    first_lane: int
+    end_lane: int
+
+    @property
+    def is_pinned(self) -> bool:
+        return False
+
+    def home(self, shape: Shape, owners: Owners, num_workers: int) -> int:
+        return self.first_block % num_workers
+
+
+class Evaluate(NamedTuple):
+    """Play some episodes that never enter a gradient (see `playing.py`)."""
+
+    level_set: int  # of `playing.LEVEL_SETS`
+    slice_index: int
+    iteration: int
+
+    @property
+    def is_pinned(self) -> bool:
+        return False
+
+    def home(self, shape: Shape, owners: Owners, num_workers: int) -> int:
+        return self.slice_index % num_workers
+
+
+Task = Open | Collect | Gradient | Reduce | Evaluate
