@@ -25,7 +25,7 @@ import sys, time
 sys.path.insert(0, {str(ROOT)!r})
 from parallel_ppo.commands import train
 from parallel_ppo.machine.placement import set_thread_variables
-set_thread_variables(1)
+set_thread_variables()
 from parallel_ppo.training import coordinator
 marks, inner = [], coordinator.Coordinator.iterate
 def iterate(self):

@@ -51,7 +51,7 @@ def compute(policy: str, cpu: int) -> None:
     """For every number of seconds on standard input: samples per second over that time."""
     if cpu != ANYWHERE:
         os.sched_setaffinity(0, {cpu})
-    set_thread_variables(1)
+    set_thread_variables()
     import torch
 
     from parallel_ppo.kernels.native import NUM_FEATURES, NativeTrunk, parameter_shapes

@@ -28,7 +28,7 @@ from parallel_ppo.training.planning import resolve_kernels
 
 
 def measure_collection(work: Work, *, repeats: int, machine: Machine) -> dict[str, Any]:
-    set_thread_variables(1)
+    set_thread_variables()
     placement = plan_placement(machine, num_workers=None, pinning="auto", max_useful=work.num_envs // 8)
     games = {}
     for game in PROCGEN_GAMES:
@@ -133,7 +133,7 @@ def bare_main() -> None:
     """For every T x E actions on standard input: T steps and T + 1 inferences of each slice, and nothing else."""
     game = sys.argv[1]
     num_envs, num_steps, num_workers, index = map(int, sys.argv[2:6])
-    set_thread_variables(1)
+    set_thread_variables()
     if sys.argv[6] != "None":
         psutil.Process().cpu_affinity([int(sys.argv[6])])
     import torch

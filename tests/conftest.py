@@ -11,7 +11,7 @@ from typing import Any
 
 from parallel_ppo.machine.placement import set_thread_variables
 
-set_thread_variables(1)  # before torch is imported
+set_thread_variables()  # before torch is imported
 
 import pytest  # noqa: E402
 import torch  # noqa: E402

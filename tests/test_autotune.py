@@ -6,11 +6,11 @@ import pytest
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Iteration, Pieces
-from parallel_ppo.machine.resources import describe as machine_from
 from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import learning_settings
 from tests.conftest import ROOT
+from tests.machines import machine
 
 sys.path.insert(0, str(ROOT / "tools"))
 import autotune
@@ -23,7 +23,7 @@ ON_TWO_CORES = Iteration(1.0, 1.0, 1.0, Pieces(4, 16, 16), workers=2, cores=2)
 def search(rates: dict[Candidate, float], seconds: int = 100) -> list[Trial]:
     clock = iter(range(1000))
     return autotune.search(
-        machine_from("2"),
+        machine(2),
         lambda candidate: Trial(candidate, rates.get(candidate), ON_TWO_CORES),
         lambda: next(clock) >= seconds,
     )
@@ -36,12 +36,12 @@ def test_numbers_then_pinning_from_the_best_so_far() -> None:
 
 
 def test_what_the_model_rules_out_is_not_tried() -> None:
-    assert autotune.numbers_to_try(ON_TWO_CORES, machine_from("2")) == [4], "1 would be half as fast"
+    assert autotune.numbers_to_try(ON_TWO_CORES, machine(2)) == [4], "1 would be half as fast"
     mostly_alone = ON_TWO_CORES._replace(coordinator=20.0)
-    assert autotune.numbers_to_try(mostly_alone, machine_from("2")) == [4, 1]
+    assert autotune.numbers_to_try(mostly_alone, machine(2)) == [4, 1]
     few_pieces = ON_TWO_CORES._replace(pieces=Pieces(2, 2, 16))
-    assert autotune.numbers_to_try(few_pieces, machine_from("2")) == []
-    assert autotune.numbers_to_try(None, machine_from("2")) == [1, 2, 4]
+    assert autotune.numbers_to_try(few_pieces, machine(2)) == []
+    assert autotune.numbers_to_try(None, machine(2)) == [1, 2, 4]
 
 
 def test_noise_does_not_beat_the_default() -> None:
@@ -100,7 +100,7 @@ def test_a_full_iteration_follows_from_short_ones() -> None:
         "share_reduce": 0.0,
         "num_workers": 2,
     }
-    found = autotune.full_iteration([record], short, full, machine_from("2"))
+    found = autotune.full_iteration([record], short, full, machine(2))
     assert (found.collect, found.learn, found.total) == pytest.approx(
         (0.5 * 4, 0.8 * 16, 0.5 * 4 + 1.0 * 16 + 0.1)
     )

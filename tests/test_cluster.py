@@ -14,9 +14,9 @@ from parallel_ppo.cluster import nodes, rendezvous
 from parallel_ppo.cluster.nodes import Node
 from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import InputError
-from parallel_ppo.machine.resources import describe
 from parallel_ppo.training import planning
 from tests.conftest import ROOT, command, small_settings, train
+from tests.machines import machine
 from tests.nodes import CARTPOLE, QUIET, Nodes, free_port, learning, metrics, summary
 
 # --- who owns what --------------------------------------------------------------------------------------------------------
@@ -51,7 +51,16 @@ def test_equal_power_of_two_blocks_exchange_one_vector_each() -> None:
 def test_nodes_on_one_machine_take_disjoint_cores() -> None:
     settings = small_settings(parallel__num_workers=2)
     plan = planning.Plan(
-        "cluster", settings, probe(settings), describe("8 smt"), None, None, False, False, Node(0, 2), False
+        "cluster",
+        settings,
+        probe(settings),
+        machine(8, smt=True),
+        None,
+        None,
+        False,
+        False,
+        Node(0, 2),
+        False,
     )  # type: ignore[arg-type]
     plans = [planning.share_host(plan, index, 2) for index in range(2)]
     assert [shared.machine.num_physical_cores for shared in plans] == [4, 4], (
@@ -59,7 +68,7 @@ def test_nodes_on_one_machine_take_disjoint_cores() -> None:
     )
     shares = [shared.placement.worker_cpus for shared in plans]
     assert all(len(set(share)) == 2 for share in shares) and not set(shares[0]) & set(shares[1])
-    crowded = planning.share_host(plan._replace(machine=describe("1")), 1, 2).placement
+    crowded = planning.share_host(plan._replace(machine=machine(1)), 1, 2).placement
     assert set(crowded.worker_cpus) == {None}
 
 

@@ -34,7 +34,7 @@ PORT = 29517
 def node(arguments: argparse.Namespace) -> None:
     from parallel_ppo.machine.placement import set_thread_variables
 
-    set_thread_variables(1)
+    set_thread_variables()
     import numpy as np
     import torch
     import torch.distributed as distributed

@@ -280,7 +280,7 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals) -> int:
     from parallel_ppo.machine.placement import keep_freed_memory, set_thread_variables
     from parallel_ppo.training.planning import make_plan
 
-    set_thread_variables(1)
+    set_thread_variables()
     keep_freed_memory()
     say = (lambda line: None) if arguments.quiet or arguments.print_config else print
     requeue = Requeue(arguments.requeue)

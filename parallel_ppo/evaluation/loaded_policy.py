@@ -124,7 +124,7 @@ def chosen_levels(text: str, env: EnvSettings) -> list[str]:
 def guarded(main: Callable[[Sequence[str] | None], int], argv: Sequence[str] | None) -> int:
     """One line and an exit code for whatever goes wrong."""
     try:
-        set_thread_variables(1)
+        set_thread_variables()
         return main(argv)
     except RunError as error:
         print(f"error: {error}", file=sys.stderr)

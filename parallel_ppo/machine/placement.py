@@ -8,12 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import sys
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Literal
 
 from parallel_ppo.machine.resources import GIB, Core, Machine, count, format_cpu_list
@@ -35,9 +32,6 @@ THREAD_VARIABLES = (
 class Placement:
     worker_cpus: tuple[int | None, ...]
     """The CPU of each worker; None leaves the worker to the kernel's scheduler."""
-    numa_nodes: tuple[int | None, ...]
-    """The node of each worker's CPU, whose memory it should touch first; None where it is not pinned."""
-    coordinator_cpus: tuple[int, ...]
     reasons: tuple[str, ...]
     """Plain sentences, for the log and `tools/cpu_plan.py`."""
 
@@ -71,22 +65,10 @@ def plan_placement(
 
     free_because = None if listed is not None else _reason_not_to_pin(machine, num_workers, pinning == "none")
     if free_because is not None:
-        reasons.append(free_because)
-        nothing: tuple[None, ...] = (None,) * num_workers
-        return Placement(nothing, nothing, machine.cpus, tuple(reasons))
-
+        return Placement((None,) * num_workers, (*reasons, free_because))
     placed = [cores[worker % len(cores)] for worker in range(num_workers)]
-    home = placed[0].numa_node
-    neighbours = cores if listed is not None else machine.cores
-    coordinator = [core for core in neighbours if core.numa_node == home]
-    coordinator = [core for core in coordinator if core.is_performance] or coordinator
     reasons += _explain_pinning(machine, placed, is_listed=listed is not None)
-    return Placement(
-        worker_cpus=tuple(core.cpu for core in placed),
-        numa_nodes=tuple(core.numa_node for core in placed),
-        coordinator_cpus=tuple(sorted(core.cpu for core in coordinator)),
-        reasons=tuple(reasons),
-    )
+    return Placement(tuple(core.cpu for core in placed), tuple(reasons))
 
 
 def _preferred_order(machine: Machine) -> list[Core]:
@@ -174,41 +156,23 @@ def _explain_pinning(machine: Machine, placed: list[Core], *, is_listed: bool) -
     reasons = []
     if is_listed:
         reasons.append(f"CPUs {format_cpu_list(core.cpu for core in placed)} were given by hardware.pinning.")
-    elif machine.is_hybrid:
-        reasons.append("Performance cores come first, then efficiency cores, then SMT siblings.")
-    elif any(core.smt_thread for core in placed):
-        reasons.append("All physical cores are taken before the first SMT sibling.")
     if len(placed) > num_used:
         reasons.append(f"{count(len(placed), 'worker')} share {count(num_used, 'CPU')}.")
-    per_node = Counter(core.numa_node for core in placed)
-    if len(machine.numa_nodes) > 1:
-        shares = ", ".join(f"{count(number, 'worker')} on node {node}" for node, number in per_node.items())
-        reasons.append(
-            f"NUMA nodes are filled one after the other, each worker beside its own memory: {shares}."
-        )
     if not is_listed and num_used < machine.num_physical_cores:
         reasons.append(
             "Cores stay free; a second run would choose the same CPUs as this one, so give each run its own "
             "hardware.pinning list (or none)."
         )
-    reasons.append("The coordinator shares the CPUs of the first workers: it sleeps while they work.")
     return reasons
 
 
-def set_thread_variables(num_threads: int = 1) -> tuple[str, ...]:
-    """Tell OpenMP, MKL and the other maths libraries how many threads to start; call before importing torch or numpy.
-
-    Returns the libraries that were imported too early to notice a change (a test suite, a notebook): scripts assert
-    that there are none, others call `torch.set_num_threads`. Child processes see the variables either way.
+def set_thread_variables() -> None:
+    """One thread for OpenMP, MKL and the other maths libraries; call before importing torch or numpy.
 
     OpenMP's own binding is switched off: with OMP_PROC_BIND=true, as some clusters set it, `import torch` alone
     confines the whole process to its first CPU.
     """
-    assert num_threads >= 1
-    wanted = dict.fromkeys(THREAD_VARIABLES, str(num_threads)) | {"OMP_PROC_BIND": "false"}
-    is_change = any(os.environ.get(name) != value for name, value in wanted.items())
-    os.environ.update(wanted)
-    return tuple(name for name in ("torch", "numpy") if is_change and name in sys.modules)
+    os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1") | {"OMP_PROC_BIND": "false"})
 
 
 def keep_freed_memory() -> None:
@@ -217,32 +181,6 @@ def keep_freed_memory() -> None:
     if hasattr(library, "mallopt"):
         for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
             library.mallopt(parameter, 1 << 30)
-
-
-def pin_process(pid: int, cpus: Iterable[int]) -> None:
-    """Confine every thread of a process (0: this one); the kernel call alone moves just one thread.
-
-    Threads and processes it starts later inherit the CPUs; children it already has keep theirs.
-    """
-    wanted = frozenset(cpus)
-    if not wanted:
-        raise ValueError("no CPU to pin to: name at least one")
-    tasks = Path(f"/proc/{pid or os.getpid()}/task")
-    done: set[int] = set()
-    while remaining := _thread_ids(tasks) - done:  # a thread not yet moved may have started another meanwhile
-        for thread in remaining:
-            with suppress(ProcessLookupError):  # the thread has ended
-                os.sched_setaffinity(thread, wanted)
-            done.add(thread)
-    if not done:
-        raise ProcessLookupError(f"no process {pid}")
-
-
-def _thread_ids(tasks: Path) -> set[int]:
-    try:
-        return {int(path.name) for path in tasks.iterdir()}
-    except FileNotFoundError:
-        return set()
 
 
 def memory_need_error(need_bytes: int, machine: Machine) -> str | None:

@@ -47,19 +47,12 @@ class Machine:
     cpu_quota: float | None
     """Cores' worth of CPU time the cgroup grants; None without a limit."""
     cpu_model: str
-    l2_bytes: int | None
-    """Size of one instance, seen from the first usable core."""
-    l3_bytes: int | None
     memory_bytes: int
     """What can still be allocated: the kernel's MemAvailable or what is left of the cgroup limit, the smaller."""
     memory_limit_bytes: int
     """What the process could ever have: physical memory or the cgroup limit, the smaller."""
-    shm_bytes: int
-    """Size of /dev/shm, 0 without one. For information: our own shared memory (memfd) does not count against it."""
     max_descriptors: int | None
     """RLIMIT_NOFILE, soft; None when unlimited."""
-    max_locked_bytes: int | None
-    """RLIMIT_MEMLOCK, soft; None when unlimited."""
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -104,13 +97,9 @@ def read_machine(root: Path = Path("/")) -> Machine:
         num_online=len(_online_cpus(root)) or len(cpus),
         cpu_quota=cgroup.cpu_quota(root),
         cpu_model=_cpu_model(root),
-        l2_bytes=_cache_bytes(root, cpus[0], level=2),
-        l3_bytes=_cache_bytes(root, cpus[0], level=3),
         memory_bytes=available if left is None else min(available, left),
         memory_limit_bytes=total if limit is None else min(total, limit),
-        shm_bytes=_shm_bytes(root, total),
-        max_descriptors=_resource_limit(root, "Max open files"),
-        max_locked_bytes=_resource_limit(root, "Max locked memory"),
+        max_descriptors=_descriptor_limit(root),
     )
 
 
@@ -135,75 +124,6 @@ def format_cpu_list(cpus: Iterable[int]) -> str:
         else:
             runs.append([cpu])
     return ",".join("-".join(map(str, run)) for run in runs)
-
-
-DESCRIPTION_HELP = (
-    "write the cores as 64, 2x32 (packages x cores) or 4P+8E (performance + efficiency), then any of: "
-    "smt (two threads per core), numaN (N nodes; else one per package), quotaX (cgroup CPU limit), "
-    "cpusLIST (affinity, like cpus0-3,8); for example '2x32 smt numa2'"
-)
-
-
-def describe(text: str) -> Machine:
-    """A machine from words, to plan for one that is not at hand; the grammar is `DESCRIPTION_HELP`.
-
-    CPUs are numbered as Linux usually does: first threads of all cores, then their siblings; on hybrid machines
-    (where only performance cores have siblings) the siblings follow each other. Memory is 4 GiB per core.
-    """
-    shape, *words = text.split() or [""]
-    match = re.fullmatch(r"(?:(\d+)x)?(\d+)|(\d+)P\+(\d+)E", shape)
-    if not match:
-        raise ValueError(f"cannot read the cores of {text!r}: {DESCRIPTION_HELP}")
-    num_packages = int(match[1] or 1)
-    num_performance, num_efficiency = (
-        (int(match[3]), int(match[4])) if match[3] else (num_packages * int(match[2]), 0)
-    )
-    num_cores = num_performance + num_efficiency
-    options = dict(_read_word(word, text) for word in words)
-    num_nodes = int(options.get("numa", num_packages))
-    if not (0 < num_cores <= 4096 and num_packages and 0 < num_nodes <= num_cores):
-        raise ValueError(f"{text!r} has no cores, more than 4096, or more NUMA nodes than cores")
-
-    num_threads = 2 if "smt" in options else 1
-    cores = []
-    for index in range(num_cores):
-        is_performance = index < num_performance
-        for thread in range(num_threads if is_performance else 1):
-            if not num_efficiency:
-                cpu = index + thread * num_cores
-            elif is_performance:
-                cpu = index * num_threads + thread
-            else:
-                cpu = index + num_performance * (num_threads - 1)
-            package, node = index * num_packages // num_cores, index * num_nodes // num_cores
-            cores.append(Core(cpu, index, package, node, is_performance, thread))
-    usable = parse_cpu_list(options["cpus"]) if "cpus" in options else range(len(cores))
-    kept = _number_threads(core for core in cores if core.cpu in set(usable))
-    if not kept:
-        raise ValueError(f"{text!r} leaves no CPU: the machine has CPUs 0-{len(cores) - 1}")
-    return Machine(
-        cores=kept,
-        num_online=len(cores),
-        cpu_quota=float(options["quota"]) if "quota" in options else None,
-        cpu_model=f"described as {text!r}",
-        l2_bytes=None,
-        l3_bytes=None,
-        memory_bytes=4 * GIB * num_cores,
-        memory_limit_bytes=4 * GIB * num_cores,
-        shm_bytes=2 * GIB * num_cores,
-        max_descriptors=None,
-        max_locked_bytes=None,
-    )
-
-
-def _read_word(word: str, text: str) -> tuple[str, str]:
-    match = re.fullmatch(r"(smt)()|(?:(numa)([1-9]\d*))|(?:(quota)(\d*\.?\d+))|(?:(cpus)([\d,-]+))", word)
-    if not match:
-        raise ValueError(f"cannot read {word!r} in {text!r}: {DESCRIPTION_HELP}")
-    name, value = (group for group in match.groups() if group is not None)
-    if name == "quota" and float(value) <= 0:
-        raise ValueError(f"the quota in {text!r} must be above 0")
-    return name, value
 
 
 def _online_cpus(root: Path) -> tuple[int, ...]:
@@ -269,14 +189,6 @@ def _cpu_model(root: Path) -> str:
     return match[1].strip() if match else f"unknown {os.uname().machine} CPU"
 
 
-def _cache_bytes(root: Path, cpu: int, *, level: int) -> int | None:
-    for index in (root / f"sys/devices/system/cpu/cpu{cpu}/cache").glob("index[0-9]*"):
-        match = re.fullmatch(r"(\d+)([KMG]?)", read_text(index / "size") or "")
-        if match and read_number(index / "level") == level and read_text(index / "type") != "Instruction":
-            return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
-    return None
-
-
 def _memory(root: Path) -> tuple[int, int]:
     """(total, available) bytes of the host."""
     found = re.findall(r"^(\w+):\s+(\d+) kB", read_text(root / "proc/meminfo") or "", re.MULTILINE)
@@ -284,20 +196,8 @@ def _memory(root: Path) -> tuple[int, int]:
     return fields.get("MemTotal", 0), fields.get("MemAvailable", fields.get("MemFree", 0))
 
 
-def _shm_bytes(root: Path, total_bytes: int) -> int:
-    """From the mount options; tmpfs without a size takes half of the memory."""
-    size = 0
-    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
-        if line.split()[4] == "/dev/shm":
-            match = re.search(r"\bsize=(\d+)([kmg]?)", line)
-            size = (
-                int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30}[match[2]] if match else total_bytes // 2
-            )
-    return size
-
-
-def _resource_limit(root: Path, name: str) -> int | None:
-    match = re.search(rf"^{name}\s+(\d+)", read_text(root / "proc/self/limits") or "", re.MULTILINE)
+def _descriptor_limit(root: Path) -> int | None:
+    match = re.search(r"^Max open files\s+(\d+)", read_text(root / "proc/self/limits") or "", re.MULTILINE)
     return int(match[1]) if match else None
 
 
