@@ -408,6 +408,4 @@ def test_tool_runs_and_its_errors_are_one_line() -> None:
     assert "1 worker on CPUs" in result.stdout
     result = run([sys.executable, "tools/cpu_plan.py", "--pinning", "99999"])
     assert (result.returncode, result.stdout) == (2, "")
-    assert (
-        result.stderr.count("\n") == 1 and "hardware.pinning" in result.stderr
-    ) or "99999" in result.stderr
+    assert result.stderr.count("\n") == 1 and "--pinning" in result.stderr

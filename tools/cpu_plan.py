@@ -27,7 +27,9 @@ def main() -> int:
         wanted: Pinning = pinning if pinning in ("auto", "none") else parse_cpu_list(pinning)
         placement = plan_placement(machine, num_workers=flags.num_workers, pinning=wanted)
     except ValueError as error:
-        raise InputError(str(error)) from None
+        raise InputError(
+            f"--pinning {pinning}, --num-workers {flags.num_workers or 'auto'}: {error}"
+        ) from None
     print(f"{machine.cpu_model}: {machine.summary()}")
     print(f"{machine.memory_bytes / GIB:.1f} GiB of memory available, {machine.max_descriptors or 'unlimited'} file descriptors")  # fmt: skip
     for line in (*plan_lines(machine, placement), *placement.reasons):
