@@ -14,7 +14,7 @@ from rich.markup import escape
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
 
-from parallel_ppo.commands.train import shipped_config  # noqa: E402
+from parallel_ppo.commands.training_flags import shipped_config  # noqa: E402
 from parallel_ppo.envs.build import probe  # noqa: E402
 from parallel_ppo.exits import InputError  # noqa: E402
 from parallel_ppo.machine.placement import plan_placement  # noqa: E402
@@ -30,8 +30,8 @@ from parallel_ppo.training.planning import resolve_policy  # noqa: E402
 from parallel_ppo.training.worker_count import pieces_of  # noqa: E402
 
 EXAMPLES = (
-    "python benchmarks/scaling.py --world-sizes 1,2,4 --repeats 3",
-    "python benchmarks/scaling.py --world-sizes 1,2 --repeats 2 --policy nature --num-envs 32 --rollout-steps 64 "
+    "benchmarks/scaling.py --world-sizes 1,2,4 --repeats 3",
+    "benchmarks/scaling.py --world-sizes 1,2 --repeats 2 --policy nature --num-envs 32 --rollout-steps 64 "
     "--total-iters 12",
 )
 

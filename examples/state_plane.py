@@ -4,7 +4,6 @@ python examples/state_plane.py runs/parallel-1      writes plane.png into the ru
 """
 
 import sys
-from argparse import Namespace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
@@ -12,7 +11,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a check
 import gymnasium
 import numpy as np
 
-from parallel_ppo.evaluation.loaded_policy import guarded, load_subject
+from parallel_ppo.arguments import guarded
+from parallel_ppo.evaluation.loaded_policy import load_policy
 from parallel_ppo.evaluation.policy_files import make_actor
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme
@@ -31,13 +31,12 @@ PLANES = {
 
 
 def main(arguments) -> int:
-    options = {"env": None, "seed": 0, "deterministic": True, "quiet": True, "trust_checkpoint": False}
-    subject = load_subject(Namespace(checkpoint=Path(arguments[0]), **options))
-    env_id = subject.settings.env.id
+    loaded = load_policy(Path(arguments[0]), deterministic=True)
+    env_id = loaded.settings.env.id
     if env_id not in PLANES:
         raise InputError(f"{env_id}: has no state plane to draw; known are {', '.join(PLANES)}")
     (x_name, *x_ends), (y_name, *y_ends), action_name, observation_of, state_of = PLANES[env_id]
-    actor, env = make_actor(subject.settings, subject.spec, subject.filled), gymnasium.make(env_id)
+    actor, env = make_actor(loaded.settings, loaded.spec, loaded.filled), gymnasium.make(env_id)
 
     def act(rows):
         """The most likely actions as the environment takes them, and the values."""
@@ -70,7 +69,7 @@ def main(arguments) -> int:
                 *zip(*path, strict=True), "w.", markersize=5, markeredgecolor="black", markeredgewidth=0.4
             )
             axes.set(xlabel=x_name, ylabel=y_name)
-        steps = subject.weights.env_steps
+        steps = loaded.weights.env_steps
         figure.suptitle(f"{env_id} after {steps:,} steps; dots: an episode of {len(path) - 1} steps")
     print(theme.save(figure, Path(arguments[0]) / "plane.png"))
     return 0

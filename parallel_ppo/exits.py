@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
 class RunError(Exception):
     """Ends the run with one line for the user; `code` becomes the exit status."""
 
-    code = ExitCode.INPUT
+    code: int = ExitCode.INPUT
 
     def __str__(self) -> str:
         return printable(super().__str__())

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from parallel_ppo.commands.train import train_parallel
 from tests.conftest import command, train
 
 FAST = [
@@ -24,13 +25,20 @@ FAST = [
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--num-workers", "0"], "parallel.num_workers: got 0"),
+        (["--num-workers", "0"], "--num-workers 0: parallel.num_workers: got 0"),
         (["--env", "coinrum"], "did you mean 'coinrun'?"),
         (["--num-envs", "32", "--n-steps", "256", "--batch-size", "1000"], "1000 does not divide 32 environments x 256 steps = 8192"),
         (["--config", "nowhere.yaml"], "nowhere.yaml: no such configuration file"),
-        (["--num-workers", "many"], "'many' is neither a number nor 'auto'"),
-        (["--learning-rate", "fast"], "--learning-rate"),
-        (["--n-stepz", "5"], "--n-stepz"),
+        (["--num-workers", "many"], "--num-workers many: expected a whole number, or auto"),
+        (["--learning-rate", "fast"], "--learning-rate fast: expected a number such as"),
+        (["--n-stepz", "5"], "--n-stepz: no such flag; did you mean --n-steps?"),
+        (["--seed"], "--seed: expected a value"),
+        (["runs/1"], "runs/1: not expected here; see --help"),
+        (["--env", "x" * 300], "no environment is called"),
+        (["--config", "x" * 300], "File name too long"),
+        (["--duration", "5 minutes"], "--duration 5 minutes: expected hours such as 1.5, or a time such as 90s, 5m"),
+        (["--set", "training.seed=0x" + "f" * 5000], "is too large"),
+        (["--set", "env.kwargs=&a [*a]"], "anchors or aliases"),
         (["--set", "training.gama=0.9"], "did you mean 'gamma'?"),
         (["--set", "gamma"], "expected section.key=value"),
         (["--resume", "nowhere"], "--resume nowhere: no such directory"),
@@ -42,12 +50,19 @@ FAST = [
         (["--num-envs", "65536", "--n-steps", "1024", "--batch-size", "65536"], "GB"),
     ],
 )  # fmt: skip
-def test_bad_input(arguments: list[str], expected: str, tmp_path: Path) -> None:
-    outcome = command("train_parallel_timed.py", *arguments, directory=tmp_path / "run", cwd=tmp_path)
-    assert outcome.code == 2, outcome.err
-    assert expected in outcome.err.replace("GiB", "GB")
-    assert outcome.err.startswith("error: ") and outcome.err.count("\n") == 1
-    assert not any(path for path in (tmp_path / "run").rglob("*"))
+def test_bad_input(
+    arguments: list[str],
+    expected: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert train_parallel([*arguments, "--output-dir", "run", "--quiet"]) == 2
+    errors = capsys.readouterr().err
+    assert expected in errors.replace("GiB", "GB")
+    assert errors.startswith("error: ") and errors.count("\n") == 1
+    assert not any(tmp_path.iterdir())
 
 
 def test_an_unknown_key_in_the_file(tmp_path: Path) -> None:
@@ -104,15 +119,19 @@ def test_without_output_dir_the_next_free_one_is_taken(tmp_path: Path) -> None:
 
 
 def test_places_of_train_ppo_sequential(tmp_path: Path) -> None:
-    outcome = command("train_ppo_sequential.py", *FAST, "--num-threads", "1", cwd=tmp_path)
-    assert outcome.code == 0, outcome.err
-    assert (tmp_path / "logs/PPO_Sequential/metrics.jsonl").exists()
-    assert (tmp_path / "checkpoints/ppo_sequential/ppo_sequential_final.safetensors").exists()
-    resumed = command(
-        "train_ppo_sequential.py", "--resume", "logs/PPO_Sequential", "--total-timesteps", "512", cwd=tmp_path
-    )
+    """By default a place of its own each time; where places are named, a resume finds both."""
+    one = [*FAST, "--num-threads", "1"]
+    named = ["--log-dir", "logs/mine", "--checkpoint-dir", "weights/mine"]
+    for number, places in ((1, []), (2, []), (None, named)):
+        outcome = command("train_ppo_sequential.py", *one, *places, cwd=tmp_path)
+        assert outcome.code == 0, outcome.err
+        where = tmp_path / ("logs/mine" if number is None else f"runs/sequential-{number}")
+        assert (where / "metrics.jsonl").exists()
+    assert (tmp_path / "weights/mine/ppo_sequential_final.safetensors").exists()
+    more = ["--resume", "logs/mine", "--total-timesteps", "512"]
+    resumed = command("train_ppo_sequential.py", *more, cwd=tmp_path)
     assert resumed.code == 0, resumed.err
-    assert (tmp_path / "checkpoints/ppo_sequential/step_512").exists()
+    assert (tmp_path / "weights/mine/step_512").exists()
 
 
 @pytest.mark.multiprocess
@@ -122,7 +141,7 @@ def test_learning_settings_cannot_change_on_resume(tmp_path: Path) -> None:
     outcome = command("train_parallel_timed.py", "--resume", str(directory), "--learning-rate", "0.5")
     assert outcome.code == 2
     assert outcome.err.startswith(
-        "error: training.learning_rate: is 0.001 in the saved run and cannot become 0.5"
+        "error: --learning-rate 0.5: training.learning_rate: is 0.001 in the saved run and cannot become 0.5"
     )
 
 
@@ -132,4 +151,4 @@ def test_learning_settings_cannot_change_on_resume(tmp_path: Path) -> None:
 def test_help_has_an_example(script: str) -> None:
     outcome = command(script, "--help")
     assert outcome.code == 0
-    assert "example:" in outcome.out
+    assert f"examples:\n  python {script}" in outcome.out

@@ -70,8 +70,8 @@ def test_sequential_and_parallel_ship_the_same_learning_settings() -> None:
     ("text", "expected"),
     [
         ("training: {n_stepz: 5}", "training.n_stepz: unknown key; did you mean 'n_steps'?"),
-        ("training: {num_envs: 5}", "it belongs into the section 'env'"),
-        ("n_steps: 5", "it belongs into the section 'training'"),
+        ("training: {num_envs: 5}", "it belongs in the section 'env'"),
+        ("n_steps: 5", "it belongs in the section 'training'"),
         ("trainig: {n_steps: 5}", "did you mean 'training'?"),
         ("training: {n_steps: five}", "training.n_steps: got 'five'"),
         ("training: {n_steps: true}", "training.n_steps: got True"),

@@ -89,12 +89,13 @@ WRONG = {
     "unknown levels": (["--levels", "unseen"], "expected train, test"),
     "another network": (["--env", "Acrobot-v1"], "give an --env that fits"),
     "no environment": (["--env", "coinrum"], "did you mean"),
-    "no episodes": (["--num-episodes", "0"], "not a positive whole number"),
-    "too many": (["--num-episodes", "1000000"], "at most 10000"),
+    "no episodes": (["--num-episodes", "0"], "--num-episodes 0: expected a whole number from 1 to 10000"),
+    "too many": (["--num-episodes", "1e6"], "--num-episodes 1e6: expected a whole number from 1 to 10000"),
     "no workers": (["--num-workers", "0"], "num_workers is 0"),
-    "seed": (["--seed", "-1"], "--seed -1"),
+    "seed": (["--seed", "-1"], "--seed -1: expected a whole number from 0"),
+    "twice": (["runs/another"], "the policy is given twice"),
     "output": (["--output", "result.txt"], "ends in .json"),
-    "flag": (["--epsiodes", "3"], "--epsiodes"),
+    "flag": (["--num-epsiodes", "3"], "did you mean --num-episodes?"),
 }
 
 
@@ -109,4 +110,4 @@ def test_wrong_input_is_one_line(cartpole: Path, name: str, capsys: pytest.Captu
 
 def test_help_has_an_example() -> None:
     for script in ("evaluate.py", "play.py"):
-        assert f"example: {script} --checkpoint" in command(script, "--help").out
+        assert f"examples:\n  python {script} runs/parallel-1" in command(script, "--help").out

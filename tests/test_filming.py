@@ -43,7 +43,7 @@ def test_a_grid_shows_the_episodes_that_are_evaluated(tmp_path: Path) -> None:
 
     settings = small_settings("maze", "nature", evaluation__max_steps=40, evaluation__interval=1)
     loaded, _ = load(write_weights(tmp_path / "a.safetensors", settings))
-    seen = loaded_policy.Subject(loaded, settings, loaded.spec, fill(loaded, settings, loaded.spec))
+    seen = loaded_policy.LoadedPolicy(loaded, settings, loaded.spec, fill(loaded, settings, loaded.spec))
     camera = filming.check_camera(seen, "train", grid=(2, 1))
     filmed: list = []
     pictures = list(filming.film(camera, filmed))
@@ -109,7 +109,7 @@ def test_what_cannot_be_filmed_is_one_line(tmp_path: Path, capsys: pytest.Captur
             "--checkpoint",
             file,
         ): "DarkRoom-v0 cannot be rendered: it has no render mode 'rgb_array' (it has: human)",
-        ("--checkpoint", room, "--grid", "2"): "is not columns x rows",
+        (room, "--grid", "2"): "--grid 2: expected columns x rows",
         ("--checkpoint", room, "--grid", "2x2", "--num-episodes", "6"): "nearest that can: 8",
         ("--checkpoint", room, "--output", "film.avi"): "expected a name that ends in .mp4 or .gif",
         ("--checkpoint", room, "--levels", "test"): "has no levels",

@@ -22,9 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a check
 from rich.console import Console
 from rich.table import Table
 
-from parallel_ppo.commands import train
+from parallel_ppo.arguments import Parser, run
+from parallel_ppo.commands.training_flags import flag_values, shipped_config
 from parallel_ppo.envs.build import probe
-from parallel_ppo.exits import InputError, RunError
+from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Iteration
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
@@ -39,7 +40,10 @@ TRIAL_SECONDS = 3.0  # of training, after the start
 WORTHWHILE = 1.02  # a smaller gain is noise: the default stays
 HOPELESS = 0.8  # numbers of workers that the model expects to be slower than this are not tried
 CONFIRMATIONS = 2  # more trials of the winner and of the default, in turns
-EXAMPLE = "python tools/autotune.py --env starpilot --policy impala --output tuned.yaml, then: python train_parallel_timed.py --config tuned.yaml"
+EXAMPLES = (
+    "tools/autotune.py --env starpilot --policy impala --output tuned.yaml",
+    "train_parallel_timed.py --config tuned.yaml",
+)
 
 
 class Candidate(NamedTuple):
@@ -58,40 +62,26 @@ Measure = Callable[[Candidate], Trial]
 
 
 def main() -> int:
-    try:
-        return tune(build_parser().parse_args())
-    except RunError as error:
-        print(f"autotune: error: {error}", file=sys.stderr)
-        return int(error.code)
-    except KeyboardInterrupt:
-        print("autotune: interrupted, nothing was written", file=sys.stderr)
-        return 130
+    return tune(build_parser().parse_args())
 
 
-def build_parser() -> train.Parser:
-    parser = train.Parser(description=__doc__, epilog=f"example: {EXAMPLE}", allow_abbrev=False)
-    parser.add_argument(
-        "--config", type=Path, metavar="FILE", help="YAML settings (default: the shipped ones)"
-    )
-    parser.add_argument("--env", dest="env.id", default=argparse.SUPPRESS, metavar="ENV", help="the game")
-    parser.add_argument(
-        "--policy", dest="training.policy", default=argparse.SUPPRESS, metavar="POLICY", help="impala, nature, mlp or auto"
-    )  # fmt: skip
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting")
-    parser.add_argument(
-        "--output", type=Path, default=Path("tuned.yaml"), metavar="FILE", help="the YAML to write (default: %(default)s)"
-    )  # fmt: skip
-    parser.add_argument(
-        "--seconds", type=float, default=60.0, help="start no trial after this time (default: %(default)s)"
-    )
+def build_parser() -> Parser:
+    parser = Parser(description=str(__doc__), examples=EXAMPLES, quiet=False)
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="YAML settings (default: the shipped ones)")
+    add("--env", dest="env.id", default=argparse.SUPPRESS, metavar="ENV", help="the game")
+    add("--policy", dest="training.policy", default=argparse.SUPPRESS, metavar="POLICY", help="impala, nature, mlp or auto")  # fmt: skip
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting")
+    add("--output", type=Path, default=Path("tuned.yaml"), metavar="FILE", help="the YAML to write (default: %(default)s)")  # fmt: skip
+    add("--seconds", type=float, default=60.0, help="start no trial after this time (default: %(default)s)")
     return parser
 
 
 def tune(arguments: argparse.Namespace) -> int:
     if arguments.output.exists():
         raise InputError(f"--output {arguments.output}: exists already; give another name")
-    flags = train.flag_values(arguments)
-    file = arguments.config or train.shipped_config(flags.get("env.id"), "parallel")
+    flags = flag_values(arguments)
+    file = arguments.config or shipped_config(flags.get("env.id"), "parallel")
     settings = load_settings(file=file, flags=flags)
     settings = resolve_policy(settings, probe(settings))
     machine, console, began = read_machine(), Console(), time.monotonic()
@@ -250,4 +240,4 @@ def tuned_yaml(settings: Settings, best: Trial) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -26,9 +26,9 @@ from parallel_ppo.reports.suite_page import write_suite  # noqa: E402
 from parallel_ppo.reports.trainer import train  # noqa: E402
 
 EXAMPLES = (
-    "python tools/suite.py --games coinrun,starpilot,fruitbot --seeds 1,2,3 --total-timesteps 1000000",
-    "python tools/suite.py --games all --seeds 1 --duration 0.5 --output-dir runs/all-games -- --policy nature",
-    "python tools/suite.py --resume runs/all-games",
+    "tools/suite.py --games coinrun,starpilot,fruitbot --seeds 1,2,3 --total-timesteps 1000000",
+    "tools/suite.py --games all --seeds 1 --duration 0.5 --output-dir runs/all-games -- --policy nature",
+    "tools/suite.py --resume runs/all-games",
 )
 SAVED_AND_STOPPED = (75, 130)
 

@@ -12,21 +12,14 @@ import numpy as np
 from rich.console import Console
 from rich.text import Text
 
-from parallel_ppo.commands.train import Parser, number_or_auto
+from parallel_ppo.arguments import Parser, guarded, number_from, number_or_auto, positive
+from parallel_ppo.commands.policy_flags import add_policy_flags, output_file, policy_from
 from parallel_ppo.evaluation import filming
-from parallel_ppo.evaluation.loaded_policy import (
-    Subject,
-    add_policy_flags,
-    chosen_levels,
-    guarded,
-    load_subject,
-    output_file,
-    positive,
-    progress,
-)
+from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, chosen_levels
+from parallel_ppo.evaluation.progress import progress
 from parallel_ppo.evaluation.report import gap_report, part_report, table
 from parallel_ppo.exits import ExitCode, InputError
-from parallel_ppo.machine.placement import plan_placement
+from parallel_ppo.machine.placement import plan_placement, set_thread_variables
 from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.printable import printable
 from parallel_ppo.settings import env_names
@@ -45,28 +38,22 @@ PATIENCE = 3600.0  # seconds for one slice; environments without an end are cut 
 
 def build_parser() -> Parser:
     parser = Parser(
-        description="Play episodes with a trained policy and report returns, lengths and successes. The result depends on "
+        description="Play episodes with a trained policy and report returns, lengths and successes. The result depends on\n"
         "the policy, the environment, --seed and --deterministic; not on --num-workers.",
-        epilog="example: evaluate.py --checkpoint runs/parallel-1 --num-episodes 100 --levels train,test",
-        allow_abbrev=False,
+        examples=(
+            "evaluate.py runs/parallel-1 --num-episodes 100",
+            "evaluate.py runs/parallel-1/checkpoints/best --deterministic --render",
+            "evaluate.py runs/few-levels --levels train,test      # a run with --num-levels",
+        ),
     )
     add_policy_flags(parser)
-    parser.add_argument(
-        "--num-episodes",
-        type=positive,
-        default=100,
-        metavar="N",
-        help="for each of --levels (default: %(default)s)",
-    )
-    parser.add_argument("--levels", default="train", metavar="PARTS", help="train: the levels of training; test: all others; train,test: both, and the gap (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--max-steps", type=positive, default=100_000, metavar="N", help="cut longer episodes and count them as unfinished (default: %(default)s)")  # fmt: skip
-    parser.add_argument("--num-workers", type=number_or_auto, default="auto", metavar="N", help="processes, or auto (default: %(default)s)")  # fmt: skip
-    parser.add_argument(
-        "--render",
-        action="store_true",
-        help="also record the first four episodes, as MP4 and GIF beside the JSON",
-    )
-    parser.add_argument("--output", type=Path, metavar="FILE", help="where the JSON goes (default: evaluation.json in the run directory, or beside the weights)")  # fmt: skip
+    add = parser.add_argument
+    add("--num-episodes", type=number_from(1, MAX_EPISODES), default=100, metavar="N", help="for each of --levels (default: %(default)s)")  # fmt: skip
+    add("--levels", default="train", metavar="PARTS", help="train: the levels of training; test: all others; train,test: both, and the gap (default: %(default)s)")  # fmt: skip
+    add("--max-steps", type=positive, default=100_000, metavar="N", help="cut longer episodes and count them as unfinished (default: %(default)s)")  # fmt: skip
+    add("--num-workers", type=number_or_auto, default="auto", metavar="N", help="processes, or auto (default: %(default)s)")  # fmt: skip
+    add("--render", action="store_true", help="also film the first four episodes, as MP4 and GIF beside the JSON")  # fmt: skip
+    add("--output", type=Path, metavar="FILE", help="where to write the JSON (default: evaluation.json in the run directory, or beside the weights)")  # fmt: skip
     return parser
 
 
@@ -75,16 +62,15 @@ def evaluate(argv: Sequence[str] | None = None) -> int:
 
 
 def _evaluate(argv: Sequence[str] | None) -> int:
+    set_thread_variables(1)
     arguments = build_parser().parse_args(argv)
-    if arguments.num_episodes > MAX_EPISODES:
-        raise InputError(f"--num-episodes {arguments.num_episodes}: at most {MAX_EPISODES} at once")
-    subject = load_subject(arguments, num_episodes=arguments.num_episodes, max_steps=arguments.max_steps)
-    level_sets = chosen_levels(arguments.levels, subject.settings.env)
-    output = output_file(arguments.output, subject.weights.path, "evaluation.json", (".json",))
+    policy = policy_from(arguments, num_episodes=arguments.num_episodes, max_steps=arguments.max_steps)
+    level_sets = chosen_levels(arguments.levels, policy.settings.env)
+    output = output_file(arguments.output, policy.weights.path, "evaluation.json", (".json",))
     if arguments.render:
-        camera = filming.check_camera(subject, level_sets[0])
-    episodes = play_on_workers(subject, level_sets, arguments.num_workers, arguments.quiet)
-    report = make_report(subject, arguments, episodes)
+        camera = filming.check_camera(policy, level_sets[0])
+    episodes = play_on_workers(policy, level_sets, arguments.num_workers, arguments.quiet)
+    report = make_report(policy, arguments, episodes)
     write_atomically(output, (json.dumps(report, indent=1, allow_nan=False) + "\n").encode())
     if not arguments.quiet:
         console = Console(highlight=False)
@@ -99,10 +85,10 @@ def _evaluate(argv: Sequence[str] | None) -> int:
 
 
 def play_on_workers(
-    subject: Subject, level_sets: list[str], workers: int | str, quiet: bool
+    policy: LoadedPolicy, level_sets: list[str], workers: int | str, quiet: bool
 ) -> dict[str, list[Played]]:
     """A pool whose slab is as small as possible, and which is asked for nothing but evaluation."""
-    settings = subject.settings.changed("env", num_envs=SLOTS, slice_envs=SLOTS)
+    settings = policy.settings.changed("env", num_envs=SLOTS, slice_envs=SLOTS)
     settings = settings.changed("training", n_steps=1, batch_size=SLOTS, lane_samples=None)
     settings = settings.changed("parallel", max_restarts=2, hang_timeout=PATIENCE)
     total = len(level_sets) * settings.evaluation.num_episodes
@@ -117,12 +103,12 @@ def play_on_workers(
     except ValueError as error:
         raise InputError(str(error)) from None
     with contextlib.ExitStack() as stack:
-        fork_server = ForkServer(settings, subject.spec)
+        fork_server = ForkServer(settings, policy.spec)
         stack.callback(fork_server.close)
-        memory = Memory(settings, subject.spec, len(subject.filled.parameters))
-        memory.parameters[:] = subject.filled.parameters
-        memory.observation_mean[...] = subject.filled.observation_mean
-        memory.observation_scale[...] = subject.filled.observation_scale
+        memory = Memory(settings, policy.spec, len(policy.filled.parameters))
+        memory.parameters[:] = policy.filled.parameters
+        memory.observation_mean[...] = policy.filled.observation_mean
+        memory.observation_scale[...] = policy.filled.observation_scale
         memory.evaluation.fill(np.nan)
         stack.enter_context(
             progress("evaluating", total, lambda: int(np.isfinite(memory.evaluation[:, :, 0]).sum()), quiet)
@@ -137,21 +123,21 @@ def _warn(line: str) -> None:
 
 
 def make_report(
-    subject: Subject, arguments: argparse.Namespace, episodes: dict[str, list[Played]]
+    policy: LoadedPolicy, arguments: argparse.Namespace, episodes: dict[str, list[Played]]
 ) -> dict[str, Any]:
     """Nothing in it depends on the clock or the number of workers."""
-    env = subject.settings.env
+    env = policy.settings.env
     both = "train" in episodes and "test" in episodes
     return {
         "version": VERSION,
-        "checkpoint": str(arguments.checkpoint),
-        "policy_sha256": subject.filled.policy_sha256,
-        "env_steps": subject.weights.env_steps,
+        "checkpoint": str(arguments.policy or arguments.checkpoint),
+        "policy_sha256": policy.filled.policy_sha256,
+        "env_steps": policy.weights.env_steps,
         "env_id": env.id,
-        "trained_on": subject.weights.settings.env.id,
+        "trained_on": policy.weights.settings.env.id,
         "distribution_mode": env.distribution_mode if env_names.procgen_game(env.id) else None,
-        "policy": subject.settings.training.policy,
-        "kernels": subject.settings.training.kernels,
+        "policy": policy.settings.training.policy,
+        "kernels": policy.settings.training.kernels,
         "seed": arguments.seed,
         "deterministic": arguments.deterministic,
         "num_episodes": arguments.num_episodes,

@@ -1,6 +1,5 @@
 """What `quick_test.py` does: try each part of the installation and say what was found."""
 
-import argparse
 import json
 import os
 import platform
@@ -10,6 +9,8 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+
+from parallel_ppo.arguments import Parser, guarded
 
 ROOT = Path(__file__).resolve().parents[2]
 SHAPE = ["--num-envs", "16", "--n-steps", "16", "--batch-size", "64", "--total-timesteps", "512", "--quiet"]
@@ -119,10 +120,12 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        description="Check the installation part by part.", epilog="example: python quick_test.py"
-    )
-    parser.parse_args(argv)
+    return guarded(_main, argv)
+
+
+def _main(argv: Sequence[str] | None) -> int:
+    parser = Parser(description="Check the installation part by part.", examples=("quick_test.py",))
+    quiet = parser.parse_args(argv).quiet
     failures = 0
     for name, part in PARTS.items():
         began = time.perf_counter()
@@ -131,10 +134,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         except Exception as error:
             mark, found = "✗", f"{type(error).__name__}: {' '.join(str(error).split())}"
             failures += 1
-        print(f"{mark} {name:<14} {found}  ({time.perf_counter() - began:.1f} s)", flush=True)
-    print(
-        "everything works"
-        if not failures
-        else f"{failures} of {len(PARTS)} parts failed; run ./setup.sh again or see README.md"
-    )
+        if mark == "✗" or not quiet:
+            print(f"{mark} {name:<14} {found}  ({time.perf_counter() - began:.1f} s)", flush=True)
+    if failures:
+        print(f"{failures} of {len(PARTS)} parts failed; run ./setup.sh again or see README.md")
+    elif not quiet:
+        print("everything works")
     return 1 if failures else 0

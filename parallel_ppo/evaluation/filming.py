@@ -11,8 +11,9 @@ from PIL import Image
 from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import SliceEnv
 from parallel_ppo.evaluation import video
-from parallel_ppo.evaluation.loaded_policy import Subject, progress
+from parallel_ppo.evaluation.loaded_policy import LoadedPolicy
 from parallel_ppo.evaluation.policy_files import make_actor
+from parallel_ppo.evaluation.progress import progress
 from parallel_ppo.exits import InputError
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.settings import env_names
@@ -35,7 +36,7 @@ class Camera(NamedTuple):
 
 
 def check_camera(
-    subject: Subject,
+    loaded: LoadedPolicy,
     level_set: str,
     *,
     grid: tuple[int, int] = (2, 2),
@@ -46,8 +47,8 @@ def check_camera(
     torch.set_num_threads(1)  # as in a worker: the same arithmetic, the same episodes
     columns, rows = grid
     num_envs = max(SLOTS, columns * rows)
-    settings = level_set_settings(subject.settings, level_set, 0, num_envs)
-    actor = make_actor(settings, subject.spec, subject.filled)
+    settings = level_set_settings(loaded.settings, level_set, 0, num_envs)
+    actor = make_actor(settings, loaded.spec, loaded.filled)
     quota = np.where(np.arange(num_envs) < columns * rows, episodes, 0)
     own_fps = _check_picture(settings)
     env = make_slice(settings, 0, num_views=columns * rows)

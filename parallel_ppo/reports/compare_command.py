@@ -22,9 +22,9 @@ from parallel_ppo.reports.groups import Group
 from parallel_ppo.reports.runs import load_run, newest_run
 
 EXAMPLES = (
-    "python compare_results.py",
-    "python compare_results.py --sequential runs/sequential-1 --parallel runs/parallel-1",
-    "python compare_results.py --run one=runs/w1 --run two=runs/w2 --run four=runs/w4 --output-dir comparison-workers",
+    "compare_results.py",
+    "compare_results.py --sequential runs/sequential-1 --parallel runs/parallel-1",
+    "compare_results.py --run one=runs/w1 --run two=runs/w2 --run four=runs/w4 --output-dir comparison-workers",
 )
 
 

@@ -9,3 +9,4 @@ class TrainerFailed(RunError):
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
         self.exit_code = code
+        self.code = code if code > 0 else 128 - code

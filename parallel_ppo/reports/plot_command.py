@@ -17,9 +17,9 @@ from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, curves_figure
 from parallel_ppo.reports.runs import Run, find_runs, load_log, load_run
 
 EXAMPLES = (
-    "python plot_results.py runs/parallel-1",
-    "python plot_results.py runs/seed1 runs/seed2 runs/seed3 --output-dir plots",
-    "python plot_results.py --log-file logs/PPO_Sequential/metrics.jsonl",
+    "plot_results.py runs/parallel-1",
+    "plot_results.py runs/seed1 runs/seed2 runs/seed3 --output-dir plots",
+    "plot_results.py --log-file logs/PPO_Sequential/metrics.jsonl",
 )
 
 

@@ -33,7 +33,7 @@ def load_settings(
         check_sections(layer, source)
         layer = _resolve_envs_per_worker(_resolve_node_workers(layer, source), source)
         for section, values in layer.items():
-            merged.setdefault(section, {}).update(values)
+            _merge(merged.setdefault(section, {}), values)
     try:
         settings = Settings.model_validate(merged)
     except ValidationError as error:
@@ -41,10 +41,38 @@ def load_settings(
     return _check(settings)
 
 
+def _merge(below: dict[str, Any], values: dict[str, Any]) -> None:
+    """`kwargs.x` sets one argument of the environment and keeps the others."""
+    for key, value in values.items():
+        name, _, argument = str(key).partition(".")
+        if name == "kwargs" and argument:
+            below[name] = (below.get(name) or {}) | {argument: value}
+        else:
+            below[key] = value
+
+
 class _Loader(yaml.SafeLoader):
-    """YAML 1.1 reads 5e-4 as text; people mean a number."""
+    """YAML in which 5e-4 is a number (1.1 reads it as text), a key stands once, and an integer fits 64 bits."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            line = key.start_mark.line + 1
+            if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
+                first = lines[key.value]
+                raise InputError(
+                    f"{self.name}: the key {key.value[:80]!r} stands twice, in lines {first} and {line}; keep one"
+                )
+        return super().construct_mapping(node, deep)
+
+    def construct_integer(self, node: yaml.ScalarNode) -> int:
+        value = self.construct_yaml_int(node)
+        if value.bit_length() > 64:
+            raise InputError(f"{self.name}: {node.value[:20]}... is too large; expected a number below 2^63")
+        return value
 
 
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_integer)
 _Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
 )
@@ -55,17 +83,6 @@ MAX_DEPTH = 50
 def read_yaml(path: Path) -> dict[str, Any]:
     try:
         text = read_regular(path, MAX_CONFIG_BYTES).decode("utf-8")
-        if "&" in text and re.search(r"(^|[\s\[{,:-])[&*]\w", text):
-            raise InputError(
-                f"{path}: uses YAML anchors or aliases, which are not allowed here; write the values out"
-            )
-        if _depth(text) > MAX_DEPTH:
-            raise InputError(
-                f"{path}: nests more than {MAX_DEPTH} deep; expected sections of keys and values"
-            )
-        content = yaml.load(text, Loader=_Loader)
-    except InputError:
-        raise
     except Damaged as problem:
         if not path.exists():
             raise InputError(
@@ -74,9 +91,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise InputError(f"{problem}; expected a configuration file") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
-    except Exception as error:  # PyYAML answers odd input with almost any exception
-        detail = " ".join(str(error).split())[:200]
-        raise InputError(f"{path}: is not valid YAML ({detail})") from None
+    content = parse_value(text, str(path))
     if content is None:
         return {}
     if not isinstance(content, dict):
@@ -84,6 +99,25 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"{path}: expected sections ({', '.join(Settings.model_fields)}), got a {type(content).__name__}"
         )
     return content
+
+
+def parse_value(text: str, source: str) -> Any:
+    """YAML from outside: what it says, or one line that begins with `source`."""
+    if _depth(text) > MAX_DEPTH:
+        raise InputError(f"{source}: nests more than {MAX_DEPTH} deep; expected sections of keys and values")
+    try:
+        if any(isinstance(token, (yaml.AnchorToken, yaml.AliasToken)) for token in yaml.scan(text, _Loader)):
+            raise InputError(
+                f"{source}: uses YAML anchors or aliases, which are not allowed here; write the values out"
+            )
+        loader = _Loader(text)
+        loader.name = source
+        return loader.get_single_data()
+    except InputError:
+        raise
+    except Exception as error:  # PyYAML answers odd input with almost any exception
+        detail = " ".join(str(error).split())[:200]
+        raise InputError(f"{source}: is not valid YAML ({detail})") from None
 
 
 def _depth(text: str) -> int:
@@ -108,7 +142,7 @@ def check_sections(layer: dict[str, Any], source: str) -> None:
         if section not in Settings.model_fields:
             where = _section_of(str(section))
             hint = (
-                f"; it belongs into the section '{where}'"
+                f"; it belongs in the section '{where}'"
                 if where
                 else nearest(str(section), list(Settings.model_fields))
             )
@@ -177,7 +211,7 @@ def _explain(error: ValidationError) -> str:
     if problem["type"] == "extra_forbidden":
         elsewhere = _section_of(location[1])
         hint = (
-            f"; it belongs into the section '{elsewhere}'" if elsewhere else nearest(location[1], list(known))
+            f"; it belongs in the section '{elsewhere}'" if elsewhere else nearest(location[1], list(known))
         )
         return f"{key}: unknown key{hint}"
     expected = "; or ".join(

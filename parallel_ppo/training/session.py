@@ -277,7 +277,7 @@ def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Displa
     except Interrupted as interruption:
         code, reason = interruption.code, interruption.signal_name
     except RunError as problem:
-        error, code = problem, problem.code
+        error, code = problem, ExitCode(problem.code)
         reason = str(problem).splitlines()[0]
     except Exception:  # a mistake of ours; what was learned is not to blame
         coordinator.pool.close()

@@ -1,0 +1,197 @@
+"""What all commands share: one parser, one style of error, numbers as people write them, one way to end."""
+
+import argparse
+import contextlib
+import difflib
+import errno
+import itertools
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar
+
+from parallel_ppo.exits import ExitCode, InputError, RunError
+from parallel_ppo.printable import printable
+
+T = TypeVar("T")
+UNITS = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0}
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line that names the flag; `--help` ends with examples."""
+
+    def __init__(self, *, description: str, examples: Sequence[str], quiet: bool = True) -> None:
+        super().__init__(
+            description=description,
+            epilog="\n".join(["examples:", *(f"  python {example}" for example in examples)]),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
+        )
+        if quiet:
+            self.add_argument("--quiet", action="store_true", help="say nothing but warnings and errors")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """A mistyped flag is told before what is missing because of it."""
+        given = list(sys.argv[1:] if args is None else args)
+        for word in given[: given.index("--")] if "--" in given else given:
+            flag = word.partition("=")[0]
+            if flag.startswith("--") and " " not in flag and flag not in self._option_string_actions:
+                known = [name for name in self._option_string_actions if name.startswith("--")]
+                close = difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
+                self.error(
+                    f"{flag}: no such flag; " + (f"did you mean {close[0]}?" if close else "see --help")
+                )
+        return super().parse_known_args(given, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        """In the words of argparse, or of a converter of this module (`value: expected ...`)."""
+        message = re.sub(r"^argument ([^:]+): (?=.*: expected )", r"\1 ", message)
+        message = re.sub(r"^argument ", "", message)
+        message = re.sub(r"^unrecognized arguments: (.*)", r"\1: not expected here; see --help", message)
+        message = re.sub(r"^the following arguments are required: (.*)", r"\1: missing; see --help", message)
+        raise InputError(re.sub(r"expected (one|at least one) argument$", "expected a value", message))
+
+
+# --- values ---------------------------------------------------------------------------------------------------------------
+
+
+class Refused(argparse.ArgumentTypeError, ValueError):
+    """What a converter says: `value: expected ...`."""
+
+
+def expecting(what: str) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
+    """Makes a converter out of a function that raises ValueError."""
+
+    def decorate(convert: Callable[[str], T]) -> Callable[[str], T]:
+        def checked(text: str) -> T:
+            try:
+                return convert(text)
+            except (ValueError, OverflowError):
+                raise Refused(f"{text if len(text) <= 80 else text[:77] + '...'}: expected {what}") from None
+
+        return checked
+
+    return decorate
+
+
+@expecting("a whole number such as 128 or 1e6")
+def whole_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        value = float(text)
+        if not value.is_integer():
+            raise
+        return int(value)
+
+
+def number_from(least: int, most: int | None = None) -> Callable[[str], int]:
+    @expecting(f"a whole number from {least} {'on' if most is None else f'to {most}'}")
+    def convert(text: str) -> int:
+        value = whole_number(text)
+        if value < least or (most is not None and value > most):
+            raise ValueError
+        return value
+
+    return convert
+
+
+positive = number_from(1)
+
+
+@expecting("a number such as 0.5 or 5e-4")
+def number(text: str) -> float:
+    return float(text)
+
+
+@expecting("a whole number, or auto")
+def number_or_auto(text: str) -> int | str:
+    return text if text == "auto" else whole_number(text)
+
+
+@expecting("hours such as 1.5, or a time such as 90s, 5m, 1.5h or 1h30m")
+def hours(text: str) -> float:
+    parts = re.findall(r"([0-9.]+)([smh])", text)
+    if not parts:
+        return float(text)
+    if "".join(amount + unit for amount, unit in parts) != text:
+        raise ValueError
+    return sum(float(amount) * UNITS[unit] for amount, unit in parts)
+
+
+def number_list(text: str, *, flag: str, kind: type = int) -> list:
+    """`1,2,4` as numbers; the error names the flag and the item that is not one."""
+    numbers = []
+    for item in text.split(","):
+        try:
+            numbers.append(kind(item))
+        except ValueError:
+            word = "whole numbers" if kind is int else "numbers"
+            raise InputError(
+                f"{flag} {text}: expected {word} such as 1,2,4; {item!r} is not a number"
+            ) from None
+    return numbers
+
+
+def named_run(text: str) -> Path:
+    """A path, or the name of a run under runs/."""
+    path, inside = Path(text), Path("runs", text)
+    return inside if not path.exists() and inside.is_dir() else path
+
+
+def next_free(pattern: str) -> Path:
+    """The first of `runs/suite-{}` with 1, 2, ... that does not exist."""
+    return next(path for n in itertools.count(1) if not (path := Path(pattern.format(n))).exists())
+
+
+# --- endings --------------------------------------------------------------------------------------------------------------
+
+
+class SteadyStream:
+    """Output that nobody reads any more (a closed pipe, a lost terminal) must not end a run."""
+
+    def __init__(self, stream: Any) -> None:
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self.stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+
+def keep_writing() -> None:
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if not isinstance(stream, SteadyStream):
+            if hasattr(stream, "reconfigure"):
+                stream.reconfigure(errors="backslashreplace")
+            setattr(sys, name, SteadyStream(stream))
+
+
+def guarded(main: Callable[..., int | None], *arguments: Any) -> int:
+    """Calls `main`; what a user can put right is one line and an exit code, never a traceback."""
+    keep_writing()
+    try:
+        return int(main(*arguments) or ExitCode.DONE)
+    except RunError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return int(error.code)
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        return ExitCode.INTERRUPTED
+    except OSError as error:
+        where = f"{str(error.filename)[:200]}: " if error.filename else ""
+        print(printable(f"error: {where}{error.strerror or error}"), file=sys.stderr)
+        return ExitCode.INPUT if error.errno == errno.ENAMETOOLONG else ExitCode.STORAGE
+
+
+def run(main: Callable[[], int | None]) -> NoReturn:
+    sys.exit(guarded(main))

@@ -1,0 +1,52 @@
+"""The flags that `evaluate.py` and `play.py` share."""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from parallel_ppo.arguments import Parser, named_run, number_from
+from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, load_policy
+from parallel_ppo.evaluation.policy_files import run_root
+from parallel_ppo.exits import InputError
+
+
+def add_policy_flags(parser: Parser) -> None:
+    where = "a run directory (its latest checkpoint), its name in runs/, one checkpoint of it, or weights (.safetensors)"
+    add = parser.add_argument
+    add("policy", nargs="?", type=named_run, metavar="RUN_OR_FILE", help=where)
+    add("--checkpoint", type=named_run, metavar="RUN_OR_FILE", help="the same as a flag")
+    add("--env", metavar="ID", help="another environment than the one it was trained in")
+    add("--seed", type=number_from(0, 2**63 - 1), default=0, metavar="N", help="which episodes are played (default: %(default)s)")  # fmt: skip
+    add("--deterministic", action="store_true", help="take the most likely action instead of drawing one")
+    add("--trust-checkpoint", action="store_true", help="let weights that another user wrote import their environment's modules and wrappers")  # fmt: skip
+
+
+def policy_from(arguments: argparse.Namespace, **evaluation: Any) -> LoadedPolicy:
+    if (arguments.policy is None) == (arguments.checkpoint is None):
+        given = "no policy is given" if arguments.policy is None else "the policy is given twice"
+        raise InputError(f"{given}; expected one run directory or weights file, such as runs/parallel-1")
+    return load_policy(
+        arguments.policy or arguments.checkpoint,
+        env_id=arguments.env,
+        seed=arguments.seed,
+        deterministic=arguments.deterministic,
+        trust=arguments.trust_checkpoint,
+        **evaluation,
+    )
+
+
+def output_file(given: Path | None, weights: Path, name: str, suffixes: Sequence[str]) -> Path:
+    """Its folder exists afterwards; what cannot be written is told before the work starts."""
+    path = given or run_root(weights) / name
+    if path.suffix not in suffixes:
+        raise InputError(
+            f"--output {path}: expected a name that ends in {' or '.join(filter(None, suffixes))}"
+        )
+    if path.is_dir():
+        raise InputError(f"--output {path}: is a directory; expected a file name")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--output {path}: its folder cannot be made ({error.strerror})") from None
+    return path

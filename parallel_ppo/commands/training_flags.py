@@ -1,0 +1,141 @@
+"""The flags of the training commands, and the settings that follow from them, a file and a run that is resumed."""
+
+import argparse
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from parallel_ppo.arguments import Parser, hours, named_run, number, number_or_auto, whole_number
+from parallel_ppo.cluster.nodes import settings_from_environment
+from parallel_ppo.exits import InputError
+from parallel_ppo.settings import env_names
+from parallel_ppo.settings.layers import check_sections, load_settings, parse_value, read_yaml
+from parallel_ppo.settings.schema import STOP_CONDITIONS, Settings
+
+CONFIG = Path(__file__).resolve().parents[2] / "config"
+DEFAULT_CONFIG = {
+    "parallel": "ppo_parallel.yaml",
+    "sequential": "ppo_sequential.yaml",
+    "cluster": "ppo_cpu_cluster.yaml",
+}
+DEFAULT_HOURS = 1.0
+
+Flags = dict[str, tuple[str, Callable[[str], Any], str]]  # flag -> key, converter, help
+COMMON_FLAGS: Flags = {
+    "--duration": ("training.duration", hours, "train for this long, resumed sessions included: hours, or 90s, 5m, 1.5h"),
+    "--total-timesteps": ("training.total_timesteps", whole_number, "train for this many environment steps (1e6), rounded up to an iteration"),
+    "--env": ("env.id", str, "a Procgen game (coinrun, procgen-coinrun-v0, procgen:procgen-coinrun-v0) or a Gymnasium id"),
+    "--num-envs": ("env.num_envs", whole_number, "environments in total"),
+    "--num-levels": ("env.num_levels", whole_number, "Procgen: number of training levels, 0 for all"),
+    "--start-level": ("env.start_level", whole_number, "Procgen: first level"),
+    "--distribution-mode": ("env.distribution_mode", str, "Procgen: easy, hard, ..."),
+    "--n-steps": ("training.n_steps", whole_number, "steps of each environment per iteration"),
+    "--n-epochs": ("training.n_epochs", whole_number, "passes over the samples of an iteration"),
+    "--batch-size": ("training.batch_size", whole_number, "samples of a minibatch"),
+    "--learning-rate": ("training.learning_rate", number, "Adam's step size"),
+    "--policy": ("training.policy", str, "impala, nature, mlp or auto"),
+    "--seed": ("training.seed", whole_number, "decides, with the learning settings, what is learned"),
+}  # fmt: skip
+PARALLEL_FLAGS: Flags = {
+    "--num-workers": ("parallel.num_workers", number_or_auto, "worker processes; never changes what is learned"),
+    "--num-envs-per-worker": ("parallel.num_envs_per_worker", whole_number, "with --num-workers: sets --num-envs to the product"),
+}  # fmt: skip
+CLUSTER_FLAGS: Flags = {
+    "--num-workers": ("parallel.num_workers", number_or_auto, "worker processes of each node; never changes what is learned"),
+    "--nnodes": ("cluster.nnodes", whole_number, "nodes in total"),
+    "--master-addr": ("cluster.master_addr", str, "address of node 0, on the private network"),
+    "--master-port": ("cluster.master_port", whole_number, "port of node 0"),
+    "--interface": ("cluster.interface", str, "network interface (default: the one that leads to node 0)"),
+    "--timeout": ("cluster.timeout", number, "seconds without a word from a node before it counts as lost"),
+    "--join-timeout": ("cluster.join_timeout", number, "seconds to wait for all nodes at the start"),
+}  # fmt: skip
+SEQUENTIAL_FLAGS: Flags = {
+    "--num-threads": ("hardware.num_threads", number_or_auto, "torch threads; 1 learns the same bits as parallel"),
+}  # fmt: skip
+
+
+def build_parser(description: str, flags: Flags, examples: Sequence[str]) -> Parser:
+    parser = Parser(description=description, examples=examples)
+    add = parser.add_argument
+    add("--config", type=Path, metavar="FILE", help="YAML settings (default: the shipped ones for the environment)")  # fmt: skip
+    add("--output-dir", type=Path, metavar="DIR", help="where to write the run (default: the next free runs/<kind>-N)")  # fmt: skip
+    add("--resume", type=named_run, metavar="RUN", help="continue a run, bit for bit: its directory, or its name in runs/")  # fmt: skip
+    for flag, (key, converter, text) in flags.items():
+        metavar = flag[2:].split("-")[-1].upper()
+        add(
+            flag, dest=key, type=converter, default=argparse.SUPPRESS, metavar=metavar, help=f"{text} [{key}]"
+        )
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting, such as training.gamma=0.99 or env.kwargs.x=1")  # fmt: skip
+    add("--print-config", action="store_true", help="print the resolved settings as YAML and stop")
+    add("--trace", type=Path, nargs="?", const=Path(), metavar="FILE", help="write every phase and wait for ui.perfetto.dev (default: trace-N.json in the run directory)")  # fmt: skip
+    add("--verbose", action="store_true", help="also say how the work is divided and why there are so many workers")  # fmt: skip
+    add("--trust-checkpoint", action="store_true", help="resume environment states that another user wrote")
+    add("--requeue", action="store_true", help="when preempted, ask SLURM to start this job again; then continue what --output-dir holds")  # fmt: skip
+    return parser
+
+
+def flag_values(arguments: argparse.Namespace) -> dict[str, Any]:
+    values = {key: value for key, value in vars(arguments).items() if "." in key}
+    for item in arguments.set:
+        key, equals, text = item.partition("=")
+        if not equals or "." not in key:
+            raise InputError(f"--set {item}: expected section.key=value, such as training.gamma=0.99")
+        values[key] = parse_value(text, f"--set {item}")
+    return values
+
+
+def with_flag(message: str, parser: Parser, arguments: argparse.Namespace) -> str:
+    """An error about a setting begins with its key; where a flag gave the value, the flag is named too."""
+    key = message.partition(":")[0]
+    if key not in vars(arguments):
+        return message
+    flag = next(action.option_strings[0] for action in parser._actions if action.dest == key)
+    return f"{flag} {vars(arguments)[key]}: {message}"
+
+
+def shipped_config(env_id: str | None, kind: str) -> Path | None:
+    """The configuration that comes with the project for an environment, if there is one."""
+    if env_id is None or env_names.procgen_game(env_id) is not None:
+        return CONFIG / DEFAULT_CONFIG[kind]
+    name = env_id.rpartition(":")[2].rpartition("-v")[0].lower()
+    return next((path for path in CONFIG.glob("*.yaml") if path.stem == name), None)
+
+
+def settings_from(arguments: argparse.Namespace, kind: str, say: Callable[[str], None]) -> Settings:
+    flags = flag_values(arguments)
+    if kind == "cluster":
+        flags = settings_from_environment(os.environ) | flags
+    base: dict[str, Any] = {}
+    file = arguments.config
+    if arguments.resume is not None:
+        base = _saved_settings(arguments)
+        if base and any(f"training.{stop}" in flags for stop in STOP_CONDITIONS):
+            base["training"] = {
+                key: value for key, value in base.get("training", {}).items() if key not in STOP_CONDITIONS
+            }
+    if not base and file is None:
+        file = shipped_config(flags.get("env.id"), kind)
+        if file is not None and file.name != DEFAULT_CONFIG[kind]:
+            say(f"using {file.relative_to(CONFIG.parent)} for {flags['env.id']}")
+    settings = load_settings(file=file, flags=flags, base=base)
+    if settings.training.duration is None and settings.training.total_timesteps is None:
+        settings = settings.changed("training", duration=DEFAULT_HOURS)
+    return settings
+
+
+def _saved_settings(arguments: argparse.Namespace) -> dict[str, Any]:
+    root = arguments.resume
+    if not root.is_dir():
+        if _follows(arguments):
+            return {}
+        raise InputError(f"--resume {root}: no such directory; expected the directory of an earlier run")
+    saved = read_yaml(root / "config.yaml")
+    check_sections(saved, str(root / "config.yaml"))
+    return saved
+
+
+def _follows(arguments: argparse.Namespace) -> bool:
+    """A node that does not lead needs no run directory: it is told the state, and its settings are compared."""
+    rank = getattr(arguments, "node_rank", None)
+    return str(os.environ.get("RANK", "0") if rank is None else rank) != "0"
