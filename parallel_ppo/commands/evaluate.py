@@ -62,7 +62,7 @@ def evaluate(argv: Sequence[str] | None = None) -> int:
 
 
 def _evaluate(argv: Sequence[str] | None) -> int:
-    set_thread_variables(1)
+    set_thread_variables()
     arguments = build_parser().parse_args(argv)
     policy = policy_from(arguments, num_episodes=arguments.num_episodes, max_steps=arguments.max_steps)
     level_sets = chosen_levels(arguments.levels, policy.settings.env)

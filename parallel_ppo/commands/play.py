@@ -45,7 +45,7 @@ def play_episodes(argv: Sequence[str] | None = None) -> int:
 
 
 def _play(argv: Sequence[str] | None) -> int:
-    set_thread_variables(1)
+    set_thread_variables()
     arguments = build_parser().parse_args(argv)
     tiles = arguments.grid[0] * arguments.grid[1]
     episodes = arguments.num_episodes or tiles
