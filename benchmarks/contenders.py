@@ -57,11 +57,14 @@ CONTENDERS: dict[str, Ours | Peer] = {
 def measure(name: str, work: Work, *, iterations: int, cores: int, timeout: float) -> Measured:
     contender = CONTENDERS[name]
     if isinstance(contender, Ours):
-        return _measure_ours(contender, work, iterations, timeout)
+        return measure_ours(contender, work, iterations, timeout)
     return _measure_peer(contender, work, iterations, cores, timeout)
 
 
-def _measure_ours(contender: Ours, work: Work, iterations: int, timeout: float) -> Measured:
+def measure_ours(
+    contender: Ours, work: Work, iterations: int, timeout: float, project: Path = ROOT
+) -> Measured:
+    """By this checkout or by another."""
     with tempfile.TemporaryDirectory(prefix="throughput-") as directory:
         command = [
             sys.executable, contender.script, "--quiet", "--env", work.env, "--policy", work.policy,
@@ -69,7 +72,9 @@ def _measure_ours(contender: Ours, work: Work, iterations: int, timeout: float) 
             "--batch-size", str(work.batch_size), "--total-timesteps", str(work.steps * iterations),
             "--output-dir", f"{directory}/run", *contender.flags,
         ]  # fmt: skip
-        outcome = run(command, cwd=ROOT, environment=clean_environment(), timeout=timeout, wanted_lines=None)
+        outcome = run(
+            command, cwd=project, environment=clean_environment(), timeout=timeout, wanted_lines=None
+        )
         if outcome.problem is not None:
             raise Unavailable(outcome.problem)
         records = [

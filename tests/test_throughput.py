@@ -9,7 +9,7 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import collection, contenders, processes, throughput, throughput_report
+from benchmarks import collection, contenders, processes, throughput, throughput_report, versions
 from benchmarks.contenders import CONTENDERS, Unavailable
 from benchmarks.works import COLLECTION, WORKS, mega_flops
 from parallel_ppo.exits import InputError
@@ -168,3 +168,18 @@ def test_our_own_trainer_is_measured() -> None:
     assert len(measured.seconds) == 3 and all(seconds > 0 for seconds in measured.seconds)
     with pytest.raises(Unavailable, match="does not divide"):
         contenders.measure("ours", work._replace(batch_size=100), iterations=1, cores=2, timeout=120)
+
+
+def test_versions_take_turns_and_every_round_has_its_ratio(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    order = []
+
+    def measured(
+        contender: Any, work: Any, iterations: int, timeout: float, project: Path
+    ) -> contenders.Measured:
+        order.append(project)
+        return contenders.Measured([9.0, *[1.0 if project == ROOT else 2.0] * (iterations - 1)], 0.0)
+
+    monkeypatch.setattr(versions, "measure_ours", measured)
+    rows = versions.compare(Path("/before"), WORKS["W3"], rounds=2, iterations=3, warmup=1, timeout=1.0)
+    assert order == [Path("/before"), ROOT, ROOT, Path("/before")]
+    assert rows == [{"before": 512.0, "now": 1024.0}] * 2

@@ -96,7 +96,8 @@ def checkout(before: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(["git", "archive", before], cwd=ROOT, capture_output=True)
         if archive.returncode:
-            raise SystemExit(f"error: --before {before}: expected a commit of this repository or a folder with a checkout")  # fmt: skip
+            print(f"error: --before {before}: expected a commit of this repository or a folder with a checkout", file=sys.stderr)  # fmt: skip
+            raise SystemExit(2)
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         cache = ROOT / "parallel_ppo" / "kernels" / "cache"  # keyed by content; saves compiling twice
         if cache.is_dir():
