@@ -8,6 +8,8 @@ from typing import Any
 import gymnasium
 import numpy as np
 
+IMPORTED_BY = os.getpid()
+
 
 class Faulty(gymnasium.Env):
     """Counts its steps. `fault` happens at step `at`: always, or only once per file `once`."""
@@ -38,6 +40,8 @@ class Faulty(gymnasium.Env):
         return observation, reward, self.count >= 20, False, {}
 
     def _is_due(self) -> bool:
+        if os.getpid() != IMPORTED_BY:  # a copy of the coordinator: the trial before the start
+            return False
         if not self.once:
             return True
         try:

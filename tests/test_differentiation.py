@@ -27,7 +27,7 @@ SCALARS = (0.1, 0.9, 0.2)
 
 def network(spec: ActionSpec, hidden: list[int]) -> tuple[Policy, torch.Tensor]:
     settings = Settings().changed("training", policy="mlp", hidden_sizes=hidden)
-    policy = Policy(settings, EnvSpec((5,), "float32", spec, True, 0))
+    policy = Policy(settings, EnvSpec((5,), "float32", spec, 0))
     flat = torch.zeros(num_flat(policy))
     initialise(policy, flat, seed=3)
     bind(policy, flat)

@@ -7,7 +7,7 @@ from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.worker_count import useful_workers
 from tests.conftest import small_settings
 
-SPEC = EnvSpec((17,), "float32", ActionSpec("gaussian", (6,)), True, 0)
+SPEC = EnvSpec((17,), "float32", ActionSpec("gaussian", (6,)), 0)
 
 
 def settings(num_envs: int, batch_size: int, hidden: list[int]) -> Settings:

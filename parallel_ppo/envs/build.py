@@ -1,8 +1,8 @@
 """From settings to environments: the one place that tells Procgen from Gymnasium."""
 
-from parallel_ppo.envs.contract import EnvSpec, SliceEnv
+from parallel_ppo.envs.contract import EnvSpec, SliceEnv, Trial
 from parallel_ppo.settings import env_names
-from parallel_ppo.settings.schema import EnvSettings, Settings
+from parallel_ppo.settings.schema import Settings
 
 
 def probe(settings: Settings) -> EnvSpec:
@@ -15,11 +15,13 @@ def probe(settings: Settings) -> EnvSpec:
     return gymnasium.probe(settings.env)
 
 
-def step_seconds(settings: EnvSettings) -> float:
-    """How long one step of a Gymnasium environment takes here, roughly."""
+def examine(settings: Settings) -> Trial:
+    """Whether an episode that is played again comes out the same; Procgen's do."""
+    if env_names.procgen_game(settings.env.id) is not None:
+        return Trial()
     from parallel_ppo.envs import gymnasium
 
-    return gymnasium.step_seconds(settings)
+    return gymnasium.examine(settings.env)
 
 
 def warm_up(settings: Settings) -> None:

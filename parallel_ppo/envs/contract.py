@@ -41,7 +41,6 @@ class EnvSpec(NamedTuple):
     observation_shape: tuple[int, ...]
     observation_dtype: str
     action: ActionSpec
-    restorable: bool
     state_bytes: int  # capacity reserved for one environment's saved state
     parts: tuple[Part, ...] = ()
 
@@ -68,28 +67,43 @@ class EnvSpec(NamedTuple):
             return rows
         return rows[..., : self.parts[0].end].view(np.float32)
 
-    def as_json(self) -> list[Any]:
-        return [
-            list(self.observation_shape),
-            self.observation_dtype,
-            list(self.action),
-            self.restorable,
-            self.state_bytes,
-            [list(part) for part in self.parts],
-        ]
+    def as_json(self) -> dict[str, Any]:
+        return self._asdict()
 
     @classmethod
-    def from_json(cls, values: list[Any]) -> "EnvSpec":
-        shape, dtype, (kind, sizes, low, high), restorable, state_bytes, *more = values
-        parts = more[0] if more else []  # weights from before observations had parts
+    def from_json(cls, values: dict[str, Any] | list[Any]) -> "EnvSpec":
+        if isinstance(values, list):  # weights of version 0.1
+            names = "observation_shape", "observation_dtype", "action", "restorable", "state_bytes", "parts"
+            values = dict(zip(names, values, strict=False))
+        kind, sizes, low, high = values["action"]
         return cls(
-            tuple(shape),
-            dtype,
+            tuple(values["observation_shape"]),
+            values["observation_dtype"],
             ActionSpec(kind, tuple(sizes), tuple(low), tuple(high)),
-            restorable,
-            state_bytes,
-            tuple(Part(is_image, tuple(size), offset) for is_image, size, offset in parts),
+            values["state_bytes"],
+            tuple(Part(is_image, tuple(size), offset) for is_image, size, offset in values.get("parts", [])),
         )
+
+
+class Trial(NamedTuple):
+    """How an environment behaved; the texts say what differs where."""
+
+    step_seconds: float = 1.0  # what did not answer in time is slow
+    differs: str = ""  # in a second new object: nothing can make this environment reproducible
+    differs_when_reused: str = ""
+    remembers: bool = (
+        False  # reuse is meant: fresh objects would play the same episode for ever, or a wrapper forget
+    )
+
+    def why_inexact(self, name: str, fresh_objects: bool) -> str:
+        """One line for the user, empty when all is well."""
+        if self.differs:
+            why = f"{self.differs} when an episode is played again (it draws from something other than self.np_random)"
+        elif self.differs_when_reused and not fresh_objects:
+            why = f"{self.differs_when_reused} when its object has played before (it or a wrapper remembers earlier episodes)"
+        else:
+            return ""
+        return f"{name} has {why}: a resume or another number of workers learns something else (bit_exact: false)"
 
 
 class Step(NamedTuple):

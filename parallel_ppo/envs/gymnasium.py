@@ -1,23 +1,21 @@
 """Gymnasium behind the slice contract: environments stepped singly, reset in the same step with keyed seeds."""
 
-import contextlib
+import functools
 import importlib
-import time
 from typing import Any
 
 import gymnasium
 import numpy as np
 
+from parallel_ppo.envs import trial
 from parallel_ppo.envs.contract import EnvSpec, Step, View
-from parallel_ppo.envs.single import MAX_REPLAY, Single, not_finite, one_line
-from parallel_ppo.exits import EnvironmentFault, InputError
+from parallel_ppo.envs.single import MAX_REPLAY, Single, one_line
+from parallel_ppo.exits import EnvironmentFault, InputError, NumbersError
 from parallel_ppo.settings.schema import EnvSettings
 
 OWN_STATE_FACTOR = 4  # an environment's own state may grow to this many times its first size
 OWN_STATE_LEAST = 1 << 20
 HEADER_BYTES = 4096
-TRIAL_STEPS = 30
-TRIAL_SECONDS = 0.2
 
 
 def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env:
@@ -49,76 +47,67 @@ def _wrap(env: gymnasium.Env, path: str, options: dict[str, Any]) -> gymnasium.E
     try:
         return wrapper(env, **options)
     except Exception as error:
+        name = env.spec.id if env.spec else str(env)
         raise InputError(
-            f"env.wrappers: {path} cannot wrap {env.spec.id if env.spec else env} ({type(error).__name__}: {one_line(error)})"
+            f"env.wrappers: {path} cannot wrap {name} ({type(error).__name__}: {one_line(error)})"
         ) from None
 
 
 def probe(settings: EnvSettings) -> EnvSpec:
     """Make one environment, try a reset and a step, and describe it. Every misfit is an InputError."""
-    env = make(settings)
+    [single] = _singles(settings, 0, range(1))
     try:
-        single = Single(env, settings.id, seed=0, index=0)
-        try:
-            capacity = _try(single)
-        except EnvironmentFault as error:
-            raise InputError(f"env.id: {settings.id} {error.detail}") from None
-        reader = single.reader
-        return EnvSpec(reader.shape, reader.dtype, single.action.spec, True, capacity, reader.parts)
+        capacity = _try(single)
+    except EnvironmentFault as error:
+        raise InputError(f"env.id: {settings.id} {error.detail}") from None
+    except NumbersError as error:
+        detail = str(error).removeprefix(single.where)
+        raise InputError(f"env.id: {settings.id}{detail}") from None
     finally:
-        _close(env)
+        single.close()
+    return EnvSpec(
+        single.reader.shape, single.reader.dtype, single.action.spec, capacity, single.reader.parts
+    )
 
 
 def _try(single: Single) -> int:
     """A reset, a step and a saved state; returns the bytes to reserve for one."""
     row = np.zeros(single.reader.shape, single.reader.dtype)
     single.reset(row)
-    _check_trial(single, row)
-    reward, *_ = single.step(np.zeros(single.action.num_components, np.float32), row)
-    _check_trial(single, row)
-    if not np.isfinite(reward):
-        raise InputError(f"env.id: {single.name} gave the reward {reward}; fix the environment")
+    single.check(row)
+    single.step(np.zeros(single.action.num_components, np.float32), row)
+    single.check(row)
     size = len(single.get_state(row))
     if single.own is not None:
         return max(OWN_STATE_LEAST, OWN_STATE_FACTOR * size)
     return size + HEADER_BYTES + MAX_REPLAY * 4 * single.action.num_components
 
 
-def _check_trial(single: Single, row: np.ndarray) -> None:
-    numbers = single.reader.vector(row)
-    if not np.isfinite(numbers).all():
-        raise InputError(f"env.id: {single.name} {not_finite(numbers)}")
+def examine(settings: EnvSettings) -> trial.Trial:
+    bare = settings.model_copy(update={"wrappers": []})
+    make_bare = functools.partial(make, bare) if settings.wrappers else None
+    return trial.in_a_child(functools.partial(make, settings), make_bare, settings.id)
 
 
-def _close(env: gymnasium.Env) -> None:
-    """What an environment does wrong while it closes no longer matters."""
-    with contextlib.suppress(Exception):
-        env.close()
+def _singles(
+    settings: EnvSettings, seed: int, indices: range, render_mode: str | None = None
+) -> list[Single]:
+    make_env = functools.partial(make, settings, render_mode)
+    fresh = settings.fresh_objects is True
+    first = Single(make_env, settings.id, seed, indices[0], fresh_objects=fresh)
+    if first.own is not None and not _restores_itself(settings.model_dump_json()):
+        first.use_own_state, first.own = False, None
+    own = first.use_own_state
+    return [first] + [
+        Single(make_env, settings.id, seed, index, fresh_objects=fresh, use_own_state=own)
+        for index in indices[1:]
+    ]
 
 
-def step_seconds(settings: EnvSettings) -> float:
-    """How long one step takes here, roughly: enough to tell an arithmetic toy from a simulation."""
-    env = make(settings)
-    try:
-        return float(np.median(_timed_steps(Single(env, settings.id, seed=0, index=0))))
-    except EnvironmentFault as error:
-        raise InputError(f"env.id: {settings.id} {error.detail}") from None
-    finally:
-        _close(env)
-
-
-def _timed_steps(single: Single) -> list[float]:
-    row = np.zeros(single.reader.shape, single.reader.dtype)
-    action = np.zeros(single.action.num_components, np.float32)
-    durations: list[float] = []
-    single.reset(row)
-    while len(durations) < TRIAL_STEPS and sum(durations) < TRIAL_SECONDS:
-        began = time.perf_counter()
-        _, terminated, truncated = single.step(action, row)
-        durations.append(time.perf_counter() - began)
-        if terminated or truncated:
-            single.reset(row)
-    return durations
+@functools.cache
+def _restores_itself(settings: str) -> bool:
+    make_env = functools.partial(make, EnvSettings.model_validate_json(settings))
+    return trial.restores_itself(make_env, "")
 
 
 class GymnasiumSlice:
@@ -127,10 +116,8 @@ class GymnasiumSlice:
     ) -> None:
         """The first `num_views` environments can be looked at."""
         self.num_views = num_views
-        render = "rgb_array" if num_views else None
-        self.singles = [
-            Single(make(settings, render), settings.id, seed, first_env + index) for index in range(num_envs)
-        ]
+        indices = range(first_env, first_env + num_envs)
+        self.singles = _singles(settings, seed, indices, "rgb_array" if num_views else None)
         reader = self.singles[0].reader
         self.vector = reader.vector
         self.rows = np.zeros((num_envs, *reader.shape), reader.dtype)
@@ -138,7 +125,7 @@ class GymnasiumSlice:
     def reset(self) -> np.ndarray:
         for single, row in zip(self.singles, self.rows, strict=True):
             single.reset(row)
-        self._check(self.rows)
+        self._check()
         return self.rows.copy()
 
     def step(self, action: np.ndarray) -> Step:
@@ -150,20 +137,18 @@ class GymnasiumSlice:
             if terminated or truncated:
                 start[index] = True
                 if not terminated:
+                    single.check(row)
                     cut[index] = True
                     final = np.zeros_like(rows) if final is None else final
                     final[index] = row
                 single.reset(row)
-        self._check(rows)
-        if final is not None:
-            self._check(final)
+        self._check()
         return Step(rows.copy(), reward, start, cut, final, None)
 
-    def _check(self, rows: np.ndarray) -> None:
-        numbers = self.vector(rows)
-        if not np.isfinite(numbers).all():
-            culprit = int(np.argmin(np.isfinite(numbers).all(1)))
-            self.singles[culprit].blame_row(numbers[culprit])
+    def _check(self) -> None:
+        if not np.isfinite(self.vector(self.rows)).all():
+            for single, row in zip(self.singles, self.rows, strict=True):
+                single.check(row)
 
     def get_state(self) -> list[bytes]:
         return [single.get_state(row) for single, row in zip(self.singles, self.rows, strict=True)]
@@ -180,4 +165,4 @@ class GymnasiumSlice:
 
     def close(self) -> None:
         for single in self.singles:
-            _close(single.env)
+            single.close()

@@ -14,7 +14,7 @@ from parallel_ppo.settings import env_names
 from parallel_ppo.settings.schema import PROCGEN_OPTIONS, EnvSettings
 
 STATE_BYTES = 1 << 20  # measured: 20-40 KB; the space is reserved, not used
-SPEC = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), True, STATE_BYTES)
+SPEC = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), STATE_BYTES)
 
 
 @contextlib.contextmanager

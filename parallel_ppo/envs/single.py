@@ -1,12 +1,16 @@
 """One Gymnasium environment inside a slice: keyed resets, checked observations, a state that can be saved and restored.
 
-The state is the keyed reset plus the actions since; restoring replays them and compares the observation. An environment that
-offers `get_state()`/`set_state(arrays)` in plain arrays is asked instead.
+The state is the keyed reset plus the actions since; restoring replays them and compares the observation and the rewards. An
+environment that offers `get_state()`/`set_state(arrays)` in plain arrays is asked instead.
 """
 
+import contextlib
 import io
 import json
+import math
 import traceback
+import zlib
+from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 import gymnasium
@@ -18,41 +22,76 @@ from parallel_ppo.exits import EnvironmentFault, NumbersError
 from parallel_ppo.keyed import integer_seed
 
 MAX_REPLAY = 10_000
+LARGEST = float(np.finfo(np.float32).max)
 TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, TimeLimit)  # their only state is the number of steps
 
 
 class Single:
     """`index` counts over all environments of the run. What the environment does wrong ends in one line that names it."""
 
-    def __init__(self, env: gymnasium.Env, name: str, seed: int, index: int) -> None:
-        self.env, self.name, self.seed, self.index = env, name, seed, index
-        self.reader = observation_reader(env.observation_space, name)
-        self.action = action_writer(env.action_space, name)
+    def __init__(
+        self,
+        make_env: Callable[[], gymnasium.Env],
+        name: str,
+        seed: int,
+        index: int,
+        *,
+        fresh_objects: bool = False,
+        use_own_state: bool = True,
+    ) -> None:
+        """`fresh_objects`: every episode is played in an environment made for it."""
+        self.make_env, self.name, self.seed, self.index = make_env, name, seed, index
+        self.fresh_objects, self.use_own_state = fresh_objects, use_own_state
+        self._make()
+        self.reader = observation_reader(self.env.observation_space, name)
+        self.action = action_writer(self.env.action_space, name)
         self.episode, self.num_actions = -1, 0
         self.log = np.empty((MAX_REPLAY, self.action.num_components), np.float32)
-        self.own = own_state(env)
+        self.rewards = np.empty(MAX_REPLAY)
+        self.observation: Any = None
+
+    def _make(self) -> None:
+        self.env, self.was_used = self.make_env(), False
+        self.own = own_state(self.env) if self.use_own_state else None
+
+    def close(self) -> None:
+        """What an environment does wrong while it closes no longer matters."""
+        with contextlib.suppress(Exception):
+            self.env.close()
 
     def reset(self, row: np.ndarray) -> None:
         """Opens the next episode and writes its first observation into `row`."""
         self.episode += 1
         self.num_actions = 0
+        if self.fresh_objects and self.was_used:
+            self.close()
+            self._make()
+        self.was_used = True
         try:
-            observation, _ = self.env.reset(seed=integer_seed(self.seed, "reset", self.index, self.episode))
-            self.reader.write(observation, row)
+            seed = integer_seed(self.seed, "reset", self.index, self.episode)
+            self.observation, _ = self.env.reset(seed=seed)
+            self.reader.write(self.observation, row)
         except Exception as error:
             self._blame("reset", error)
 
     def step(self, action: np.ndarray, row: np.ndarray) -> tuple[float, bool, bool]:
         """Reward, terminated, truncated; the observation goes into `row`."""
-        if self.num_actions < MAX_REPLAY:
-            self.log[self.num_actions] = action
+        number = self.num_actions
         self.num_actions += 1
         try:
-            observation, reward, terminated, truncated, _ = self.env.step(self.action.write(action))
-            self.reader.write(observation, row)
-            return float(reward), bool(terminated), bool(truncated)
+            self.observation, reward, terminated, truncated, _ = self.env.step(self.action.write(action))
+            self.reader.write(self.observation, row)
+            reward = float(reward)
         except Exception as error:
             self._blame("step", error)
+        if not -LARGEST <= reward <= LARGEST:
+            raise NumbersError(
+                f"{self.where} gave the reward {reward}{_too_large(reward)}; fix the environment"
+            )
+        if number < MAX_REPLAY:
+            self.log[number] = action
+            self.rewards[number] = reward
+        return reward, bool(terminated), bool(truncated)
 
     def _blame(self, call: str, error: Exception) -> NoReturn:
         if isinstance(error, Misfit):
@@ -65,9 +104,16 @@ class Single:
     def where(self) -> str:
         return f"environment {self.index} ({self.name}, episode {self.episode}, step {self.num_actions})"
 
-    def blame_row(self, row: np.ndarray) -> NoReturn:
-        """For an observation that is known to hold a NaN or an infinity."""
-        raise NumbersError(f"{self.where} {not_finite(row)}")
+    def check(self, row: np.ndarray) -> None:
+        """NumbersError for a NaN or an infinity among the numbers of the observation that was just given."""
+        numbers = self.reader.vector(row)
+        if np.isfinite(numbers).all():
+            return
+        index = int(np.argmin(np.isfinite(numbers)))
+        value = next(beyond_float32(self.observation), float(numbers[index]))
+        raise NumbersError(
+            f"{self.where} returned an observation with {value} at index {index}{_too_large(value)}; fix the environment"
+        )
 
     # --- saving and restoring ---------------------------------------------------------------------------------------------
 
@@ -77,6 +123,7 @@ class Single:
         if self.own is None:
             if self.num_actions <= MAX_REPLAY:
                 arrays["actions"] = self.log[: self.num_actions]
+                arrays["rewards"] = self._reward_sum()
             return pack_arrays(arrays)
         limit = _time_limit(self.env)
         arrays["elapsed"] = np.array((limit._elapsed_steps or 0) if limit else 0)
@@ -86,6 +133,9 @@ class Single:
             return pack_arrays(arrays | own)
         except Exception as error:
             self._blame("get_state", error)
+
+    def _reward_sum(self) -> np.ndarray:
+        return np.array(zlib.crc32(self.rewards[: self.num_actions].data))
 
     def set_state(self, state: bytes, row: np.ndarray) -> bool:
         """Writes the observation into `row`; False if the state could not be reached again and the episode starts anew."""
@@ -98,13 +148,20 @@ class Single:
             return True
         if "actions" not in arrays:
             return False
-        for action in arrays["actions"]:
-            self.step(action, row)
-        if np.array_equal(row, arrays["last"]):
-            return True
+        if self._replay(arrays["actions"], row) and np.array_equal(row, arrays["last"]):
+            rewards = self._reward_sum()
+            if rewards == arrays.get("rewards", rewards):  # version 0.1 saved none
+                return True
         self.episode -= 1
         self.reset(row)
         return False
+
+    def _replay(self, actions: np.ndarray, row: np.ndarray) -> bool:
+        """False where the episode ends or fails on the way, which it did not do the first time."""
+        try:
+            return not any(any(self.step(action, row)[1:]) for action in actions)
+        except (EnvironmentFault, NumbersError):
+            return False
 
     def _set_own_state(self, arrays: dict[str, np.ndarray]) -> None:
         assert self.own is not None
@@ -127,9 +184,19 @@ def _place(error: Exception) -> str:
     return f" ({frames[-1].filename.rpartition('/')[2]} line {frames[-1].lineno})" if frames else ""
 
 
-def not_finite(row: np.ndarray) -> str:
-    index = int(np.argmin(np.isfinite(row)))
-    return f"returned an observation with {row[index]} at index {index}; fix the environment"
+def _too_large(value: float) -> str:
+    return ", which is too large for float32" if math.isfinite(value) else ""
+
+
+def beyond_float32(observation: Any) -> Iterator[float]:
+    """Numbers that are finite until they become float32."""
+    if isinstance(observation, (dict, tuple)):
+        for part in observation.values() if isinstance(observation, dict) else observation:
+            yield from beyond_float32(part)
+        return
+    numbers = np.asarray(observation).reshape(-1)
+    if numbers.dtype == np.float64:
+        yield from numbers[np.isfinite(numbers) & (abs(numbers) > LARGEST)].tolist()
 
 
 def one_line(error: BaseException) -> str:

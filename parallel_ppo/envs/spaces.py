@@ -4,6 +4,8 @@ An observation becomes a row of the slab: one image, one vector, or, for a Dict 
 one vector (everything that is not an image) and the images behind it.
 """
 
+import re
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,7 +17,11 @@ from parallel_ppo.exits import InputError
 
 MAX_CHANNELS = 16
 PART_ALIGNMENT = 64  # bytes
+NO_BOUND = 1e30  # a larger one stands for infinity, and scaling by it would overflow
 VECTOR_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
+
+# What is too large for float32 is told by whoever checks the rows.
+warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning, re.escape(__name__))
 
 
 class Misfit(Exception):
@@ -87,8 +93,8 @@ def observation_reader(space: spaces.Space, env_id: str) -> Reader:
     if unknown or not leaves:
         what = f"{unknown[0].name} in " if unknown and unknown[0].path else "the observation space "
         raise InputError(
-            f"env.id: {env_id} has {what}{unknown[0].space if unknown else space}; "
-            "expected a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them"
+            f"env.id: {env_id} has {what}{_short(unknown[0].space if unknown else space)}; "
+            f"expected a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them{_remedy(space)}"
         )
     images = [leaf for leaf in leaves if is_image(leaf.space)]
     vectors = [leaf for leaf in leaves if not is_image(leaf.space)]
@@ -97,6 +103,22 @@ def observation_reader(space: spaces.Space, env_id: str) -> Reader:
     if len(leaves) == 1:
         return _image_reader(images[0], env_id)
     return _mixed_reader(vectors, images, env_id)
+
+
+def _short(space: spaces.Space) -> str:
+    text = str(space)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _remedy(space: spaces.Space) -> str:
+    """A wrapper that leaves out what cannot be read, where there is something else."""
+    if not isinstance(space, spaces.Dict):
+        return ""
+    if any(type(part).__module__.startswith("minigrid.") for part in space.values()):
+        return "; --set env.wrappers=[minigrid.wrappers:ImgObsWrapper] keeps the image alone"
+    keys = [key for key, part in space.items() if all(isinstance(leaf.space, VECTOR_SPACES) for leaf in _leaves(part, ()))]  # fmt: skip
+    wrapper = f"{{gymnasium.wrappers:FilterObservation: {{filter_keys: [{', '.join(keys)}]}}}}"
+    return f"; --set 'env.wrappers=[{wrapper}]' keeps the others" if keys else ""
 
 
 def _leaves(space: spaces.Space, path: tuple[Any, ...]) -> list[Leaf]:
@@ -192,6 +214,14 @@ class ActionWriter(NamedTuple):
     def num_components(self) -> int:
         return len(self.spec.sizes) if self.spec.kind == "categorical" else self.spec.sizes[0]
 
+    def random_rows(self, draws: np.random.Generator, num: int) -> np.ndarray:
+        """Actions as an untrained policy would draw them, [num, components]."""
+        shape = (num, self.num_components)
+        if self.spec.kind == "gaussian":
+            return draws.standard_normal(shape, np.float32)
+        most = 2 if self.spec.kind == "bernoulli" else np.array(self.spec.sizes)
+        return draws.integers(0, most, shape).astype(np.float32)
+
 
 def action_writer(space: spaces.Space, env_id: str) -> ActionWriter:
     if isinstance(space, spaces.Discrete):
@@ -213,10 +243,13 @@ def action_writer(space: spaces.Space, env_id: str) -> ActionWriter:
 
 
 def _box_writer(space: spaces.Box) -> ActionWriter:
-    """-1 to 1 covers the bounds where both are finite; the environment sees the clipped action, the loss the one drawn."""
+    """-1 to 1 covers the bounds, or the 2 units beside the only one; the environment sees the clipped action, the loss the one drawn."""
     low, high, shape, dtype = space.low.reshape(-1), space.high.reshape(-1), space.shape, space.dtype
-    is_bounded = np.isfinite(low) & np.isfinite(high)
-    bottom, top = np.where(is_bounded, low, -1.0), np.where(is_bounded, high, 1.0)
+    lower, upper = (
+        np.where(abs(bound) < NO_BOUND, bound.astype(np.float64), np.nan) for bound in (low, high)
+    )
+    bottom = np.nan_to_num(np.where(np.isnan(lower), upper - 2, lower), nan=-1.0)
+    top = np.nan_to_num(np.where(np.isnan(upper), lower + 2, upper), nan=1.0)
     half, middle = ((top - bottom) / 2).astype(np.float32), ((top + bottom) / 2).astype(np.float32)
     spec = ActionSpec("gaussian", (low.size,), tuple(map(float, low)), tuple(map(float, high)))
 

@@ -235,9 +235,9 @@ def _check(settings: Settings) -> Settings:
             raise InputError(
                 f"env.{option}: is an option of Procgen and does nothing for {env.id}; remove it"
             )
-    if is_procgen and (env.kwargs or env.wrappers):
+    if is_procgen and (env.kwargs or env.wrappers or env.fresh_objects is True):
         raise InputError(
-            "env.kwargs and env.wrappers: are for Gymnasium environments; Procgen's options are keys of the section 'env'"
+            "env.kwargs, env.wrappers and env.fresh_objects: are for Gymnasium environments; Procgen's options are keys of the section 'env'"
         )
     if is_procgen and training.policy != "auto" and NETWORKS[training.policy].reads != "images":
         raise InputError(

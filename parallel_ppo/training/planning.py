@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from parallel_ppo.cluster.nodes import ALONE, Node
-from parallel_ppo.envs.build import probe, step_seconds
-from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.envs.build import examine, probe
+from parallel_ppo.envs.contract import EnvSpec, Trial
 from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import unsuitable, unusable
 from parallel_ppo.machine.placement import Placement, plan_placement
@@ -32,6 +32,7 @@ class Plan(NamedTuple):
     node: Node
     inline: bool  # no worker processes: the work is too small for them, or the trainer is the sequential one
     trace: Path | None = None
+    trial: Trial = Trial()
 
 
 def make_plan(
@@ -48,8 +49,10 @@ def make_plan(
     settings = settings.changed("cluster", nnodes=node.size)
     spec = probe(settings)
     settings = resolve_kernels(_freeze_schedules(resolve_policy(settings, spec)), spec)
+    trial = examine(settings)
+    settings = _resolve_objects(settings, trial, is_resumed=resume is not None)
     machine = read_machine()
-    placement, inline = _place(settings, kind, machine, spec)
+    placement, inline = _place(settings, kind, machine, spec, trial.step_seconds)
     settings = _resolve_threads(settings, kind, machine, placement)
     directory: RunDirectory
     if not node.leads:
@@ -62,13 +65,24 @@ def make_plan(
                 f"--output-dir {output}: a resumed run stays in {resume}; leave --output-dir out"
             )
         directory = RunDirectory.existing(resume)
-        problem = changed_learning_setting(load_settings(file=resume / "config.yaml", flags={}), settings)
+        saved = _resolve_objects(load_settings(file=resume / "config.yaml", flags={}), trial, is_resumed=True)
+        problem = changed_learning_setting(saved, settings)
         if problem is not None:
             raise InputError(problem)
     if trace is not None:
         trace = _trace_path(trace, directory.root)
     resuming = resume is not None and node.leads
-    return Plan(kind, settings, spec, machine, placement, directory, resuming, trust, node, inline, trace)
+    return Plan(
+        kind, settings, spec, machine, placement, directory, resuming, trust, node, inline, trace, trial
+    )
+
+
+def _resolve_objects(settings: Settings, trial: Trial, *, is_resumed: bool) -> Settings:
+    """Whether every episode is played in an environment made for it. A run that was saved before the choice existed reused them."""
+    if settings.env.fresh_objects != "auto":
+        return settings
+    helps = bool(trial.differs_when_reused) and not trial.remembers
+    return settings.changed("env", fresh_objects=helps and not is_resumed)
 
 
 def _trace_path(wanted: Path, root: Path) -> Path:
@@ -104,7 +118,7 @@ def share_host(plan: Plan, index: int, count: int) -> Plan:
     if not isinstance(hardware.pinning, str):
         return plan
     machine = replace(machine, cores=kept, cpu_quota=quota)
-    placement, _ = _place(settings, plan.kind, machine, plan.spec)
+    placement, _ = _place(settings, plan.kind, machine, plan.spec, plan.trial.step_seconds)
     return plan._replace(placement=placement, machine=machine)
 
 
@@ -176,7 +190,9 @@ def _freeze_schedules(settings: Settings) -> Settings:
     return settings.changed("training", schedule_steps=steps)
 
 
-def _place(settings: Settings, kind: str, machine: Machine, spec: EnvSpec) -> tuple[Placement, bool]:
+def _place(
+    settings: Settings, kind: str, machine: Machine, spec: EnvSpec, step_seconds: float
+) -> tuple[Placement, bool]:
     """Who works where, and whether there are worker processes at all."""
     workers = settings.parallel.num_workers if kind != "sequential" else 1
     shape = settings.shape
@@ -189,7 +205,7 @@ def _place(settings: Settings, kind: str, machine: Machine, spec: EnvSpec) -> tu
         )
         useful = None
         if kind == "parallel" and workers == "auto" and settings.cluster.nnodes == 1:
-            useful = useful_workers(settings, spec, placement.num_workers, lambda: step_seconds(settings.env))
+            useful = useful_workers(settings, spec, placement.num_workers, lambda: step_seconds)
         if useful is None or useful[0] >= placement.num_workers:
             return placement, kind == "sequential"
         number, why = useful

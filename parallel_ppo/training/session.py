@@ -42,7 +42,7 @@ from parallel_ppo.training.recorder import Recorder, Records
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.fork_server import ForkServer
 from parallel_ppo.workers.memory import Memory, bytes_needed, settle
-from parallel_ppo.workers.pool import InlinePool, Pool
+from parallel_ppo.workers.pool import NOT_RESTORED, InlinePool, Pool
 from parallel_ppo.workers.process_pool import ProcessPool
 from parallel_ppo.workers.worker import Worker
 
@@ -128,6 +128,7 @@ def _build(
         user_key.prepare(display.note, display.warn)
     if not (plan.resume and _resume(plan, state, policy, display)):
         initialise(policy, state.parameters, settings.training.seed)
+    _tell_trial(plan, state, display)
     plan.directory.write(plan.directory.root / "config.yaml", to_yaml(settings).encode())
     state.rewind(cluster.share_state(memory, state.snapshot()))
     pool = _start_pool(plan, memory, state, cluster, fork_server, display, signals)
@@ -142,6 +143,19 @@ def _build(
     display.start(_header(plan, pool))
     stack.callback(display.close)
     return Coordinator(settings, state, pool, cluster, budget, recorder, signals), policy
+
+
+def _tell_trial(plan: Plan, state: TrainingState, display: Display) -> None:
+    env, trial = plan.settings.env, plan.trial
+    why = trial.why_inexact(env.id, env.fresh_objects is True)
+    if why:
+        display.warn(why)
+        state.counters.bit_exact = False
+    elif trial.differs_when_reused:
+        display.note(
+            f"{env.id} has {trial.differs_when_reused} when its object has played before: every episode is played in a new one"
+            " (env.fresh_objects: true)"
+        )
 
 
 def _make_recorder(
@@ -218,7 +232,10 @@ def _start_pool(
         threads = plan.settings.hardware.num_threads
         assert isinstance(threads, int)
         torch.set_num_threads(threads)
-        return InlinePool(Worker(plan.settings, plan.spec, memory), cluster.slices, first, signals)
+        pool = InlinePool(Worker(plan.settings, plan.spec, memory), cluster.slices, first, signals)
+        if not pool.exact:
+            display.warn(NOT_RESTORED)
+        return pool
     cpus, slices, note = list(plan.placement.worker_cpus), cluster.slices, _note_event(plan)
     return ProcessPool(plan.settings, memory, fork_server, cpus, slices, first, display.warn, signals, note)
 

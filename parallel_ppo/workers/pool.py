@@ -11,6 +11,11 @@ from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.tasks import Open, Task
 from parallel_ppo.workers.worker import Worker
 
+NOT_RESTORED = (
+    "the state of an environment could not be reached again (its observation or its rewards came out differently, or its episode "
+    "is too long to replay): it starts a new episode, and what is learned depends on it (bit_exact: false)"
+)
+
 
 class Span(NamedTuple):
     """What a worker did, when: for idle shares and traces."""

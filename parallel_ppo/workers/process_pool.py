@@ -22,7 +22,7 @@ from parallel_ppo.machine.signals import NoSignals
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.fork_server import Child, ForkServer, ForkServerLost, is_stopped
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.pool import Span, opening_task
+from parallel_ppo.workers.pool import NOT_RESTORED, Span, opening_task
 from parallel_ppo.workers.process import Done, Failed
 from parallel_ppo.workers.tasks import Collect, Open, Task
 from parallel_ppo.workers.worker_handle import WorkerHandle, describe_end, is_dead
@@ -151,6 +151,8 @@ class ProcessPool:
         member.outstanding.popleft()
         member.asked = time.monotonic()
         self.waiting.discard(task)
+        if self.exact and not message.exact:
+            self.on_fault(NOT_RESTORED)
         self.exact &= message.exact
         if isinstance(task, Collect):
             self.slice_iteration[task.slice_index] = task.iteration + 1
@@ -233,10 +235,11 @@ class ProcessPool:
         cause = self._out_of_memory(status) or describe_end(what, status)
         iteration = max(self.slice_iteration.values())
         last_line = member.traceback.strip().splitlines()[-1] if member.traceback else ""
-        if member.restarts > self.settings.parallel.max_restarts:
+        is_same = bool(member.traceback) and member.traceback == member.earlier_traceback
+        if is_same or member.restarts > self.settings.parallel.max_restarts:
+            how_often = "again with the same error" if is_same else f"{member.restarts} times without a completed iteration"  # fmt: skip
             raise RestartsExhausted(
-                f"worker {member.index} {cause} {member.restarts} times without a completed iteration "
-                f"(iteration {iteration}, seed {self.settings.training.seed}){': ' + last_line if last_line else ''}"
+                f"worker {member.index} {cause} {how_often} (iteration {iteration}, seed {self.settings.training.seed}){': ' + last_line if last_line else ''}"
                 + (f"\n{member.traceback}" if "\n" in member.traceback.strip() else "")
             )
         self.on_fault(
@@ -244,7 +247,7 @@ class ProcessPool:
         )
         self.on_event({"event": "lost", "worker": member.index, "iteration": iteration, "cause": cause,
                        "pid": pid, "monotonic": noticed})  # fmt: skip
-        member.traceback, member.lost_at = "", noticed
+        member.earlier_traceback, member.traceback, member.lost_at = member.traceback, "", noticed
         self._start(member)
 
     def _out_of_memory(self, status: int | None) -> str | None:
@@ -274,7 +277,7 @@ class ProcessPool:
 
     def iteration_done(self) -> None:
         for member in self.members:
-            member.restarts = 0
+            member.restarts, member.earlier_traceback = 0, ""
 
     def close(self) -> None:
         """May be called twice, and at any moment."""

@@ -27,7 +27,7 @@ class WorkerHandle:
         self.asked = 0.0
         self.restarts = 0
         self.stopped_polls = 0
-        self.traceback = ""
+        self.traceback, self.earlier_traceback = "", ""
         self.lost_at: float | None = None  # until the replacement is as far as its predecessor
 
     @property

@@ -1,5 +1,9 @@
 """Environments for the tests: small, exact, and broken in one chosen way. Importing this module registers them."""
 
+import os
+import random
+import signal
+import time
 from typing import Any
 
 import gymnasium
@@ -99,10 +103,10 @@ class Camera(gymnasium.Env):
 class Walker(gymnasium.Env):
     """A random walk that saves itself. Without the generator's state it could not continue as before."""
 
-    def __init__(self, forgets: bool = False) -> None:
+    def __init__(self) -> None:
         self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
         self.action_space = spaces.Box(-1, 1, (1,), np.float32)
-        self.position, self.forgets = np.zeros(2), forgets
+        self.position = np.zeros(2)
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
         super().reset(seed=seed)
@@ -120,7 +124,7 @@ class Walker(gymnasium.Env):
         )
 
     def get_state(self) -> dict[str, np.ndarray]:
-        return {} if self.forgets else {"position": self.position.copy()}
+        return {"position": self.position.copy()}
 
     def set_state(self, state: dict[str, np.ndarray]) -> None:
         self.position = state["position"]
@@ -141,6 +145,63 @@ class ReplayedWalker(Walker):
     get_state = set_state = property()  # type: ignore[assignment]
 
 
+class Peculiar(gymnasium.Env):
+    """What comes of an episode depends on more than its seed and its actions, as `habit` says."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, habit: str = "none") -> None:
+        self.habit, self.episodes, self.fixed = habit, 0, np.random.default_rng(1)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.episodes, self.steps = self.episodes + 1, 0
+        if self.habit == "seeds the global generator":
+            np.random.seed(seed)  # noqa: NPY002
+        if self.habit == "kills itself":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.habit == "hangs":
+            time.sleep(60)
+        return self._observation(), {}
+
+    def _observation(self) -> np.ndarray:
+        number = self.np_random.random()
+        if self.habit in ("draws globally", "seeds the global generator"):
+            number = np.random.random()  # noqa: NPY002
+        elif self.habit == "ignores its seed":
+            number = self.fixed.random()
+        elif self.habit == "differs when reused":
+            number += self.episodes > 1
+        return np.array([number, self.steps], np.float32)
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.steps += 1
+        reward, length = float(action), 7
+        if self.habit == "draws its rewards":
+            reward = random.random()
+        elif self.habit == "ends when it likes":
+            length = random.randint(2, 6)
+        elif self.habit == "teaches a curriculum":
+            reward += self.episodes
+        return self._observation(), reward, self.steps >= length, False, {}
+
+
+class OtherState(ReplayedWalker):
+    """`get_state` and `set_state` of another meaning: numbers for a display, and one thing that can be set."""
+
+    def __init__(self, meaning: str = "none") -> None:
+        super().__init__()
+        self.meaning = meaning
+
+    def get_state(self) -> Any:
+        return self.position if self.meaning == "array" else {"position": self.position, "text": "x"} if self.meaning == "text" else {"speed": 1.0}  # fmt: skip
+
+    def set_state(self, first: Any, second: Any = None) -> None:
+        if self.meaning == "raises":
+            raise RuntimeError("only before the first reset")
+
+
 for name, limit in (
     ("Broken", None),
     ("Chain", None),
@@ -148,6 +209,8 @@ for name, limit in (
     ("Walker", 40),
     ("Drifting", 40),
     ("ReplayedWalker", 40),
+    ("Peculiar", None),
+    ("OtherState", 40),
 ):
     if f"{name}-v0" not in gymnasium.registry:
         gymnasium.register(f"{name}-v0", entry_point=globals()[name], max_episode_steps=limit)

@@ -66,13 +66,14 @@ def test_found_while_training(fault: str, tmp_path: Path, capsys: pytest.Capture
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_found_by_a_worker(tmp_path: Path) -> None:
-    chosen = [*arguments("raise", 20, tmp_path), "--num-workers", "1", "--set", "parallel.max_restarts=1"]
+    chosen = [*arguments("raise", 20, tmp_path), "--num-workers", "1"]
     command = [sys.executable, "train_parallel_timed.py", *chosen]
     result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     lines = result.stderr.splitlines()
     assert result.returncode == 4, result.stderr
     assert [line.split(":")[0] for line in lines] == ["warning", "error"]
     assert all("raised ValueError in step (sample_envs.py line " in line for line in lines)
+    assert lines[1].startswith("error: worker 0 raised again with the same error (iteration 1, seed 1)")
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ RUNS = {
     "pendulum": ["--env", "Pendulum-v1", *NORMALISED, *SHAPE],
     "mixed": ["--env", "tests.envs.sample_envs:Camera-v0", "--policy", "impala", *NORMALISED, *SHAPE],
     "own-state": ["--env", "tests.envs.sample_envs:Walker-v0", *NORMALISED, *SHAPE],
+    "walker": ["--env", "BipedalWalker-v3", *NORMALISED, *SHAPE],  # a used object differs from a fresh one
     "reacher": ["--env", "Reacher-v5", *NORMALISED, *SHAPE],
 }
 
@@ -21,6 +22,8 @@ RUNS = {
 def arguments(name: str) -> list[str]:
     if name == "reacher" and importlib.util.find_spec("mujoco") is None:
         pytest.skip("needs the extra [mujoco]")
+    if name == "walker" and importlib.util.find_spec("Box2D") is None:
+        pytest.skip("needs the extra [box2d]")
     return RUNS[name]
 
 
@@ -38,14 +41,6 @@ def test_workers_and_resumes_leave_no_trace(name: str, tmp_path: Path) -> None:
         assert run.summary["policy_sha256"] == whole.summary["policy_sha256"]
         assert run.learning == whole.learning
         assert run.summary["bit_exact"]
-
-
-def test_an_environment_that_cannot_be_restored_gives_up_the_promise(tmp_path: Path) -> None:
-    chosen = ["--env", "tests.envs.sample_envs:Drifting-v0", *SHAPE]
-    first = train(tmp_path, *chosen, "--total-timesteps", "256", "--num-workers", "1")
-    assert first.summary["bit_exact"]
-    resumed = train(tmp_path, "--resume", str(tmp_path), "--total-timesteps", "512", "--num-workers", "1")
-    assert not resumed.summary["bit_exact"]
 
 
 def test_auto_starts_no_process_for_small_work_and_says_so(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.envs.gymnasium import GymnasiumSlice, probe
 from parallel_ppo.envs.single import pack_arrays, unpack_arrays
 from parallel_ppo.envs.spaces import Misfit, action_writer, observation_reader
-from parallel_ppo.exits import InputError
+from parallel_ppo.exits import InputError, NumbersError
 from parallel_ppo.settings.schema import EnvSettings
 from tests.envs import sample_envs
 
@@ -58,6 +58,46 @@ def test_a_stateful_wrapper_is_replayed_even_if_the_environment_can_save_itself(
     drive(original, 11)
     assert copy.set_state(original.get_state())[1].all()
     np.testing.assert_array_equal(copy.rows, original.rows)
+
+
+@pytest.mark.parametrize("meaning", ["none", "array", "text", "raises"])
+def test_states_of_another_meaning_are_not_asked_for(meaning: str) -> None:
+    """`get_state` and `set_state` are common names: where they do not restore, actions are replayed."""
+    original, copy = (make_slice("OtherState-v0", kwargs={"meaning": meaning}) for _ in range(2))
+    original.reset()
+    drive(original, 11)
+    assert copy.set_state(original.get_state())[1].all()
+    for expected, found in zip(drive(original, 60, seed=1), drive(copy, 60, seed=1), strict=True):
+        np.testing.assert_array_equal(found, expected)
+    assert make_slice("Walker-v0").singles[2].own is not None
+
+
+def test_rewards_are_compared_when_a_state_is_restored() -> None:
+    original, copy = (
+        make_slice("Peculiar-v0", kwargs={"habit": habit}) for habit in ("none", "draws its rewards")
+    )
+    original.reset()
+    drive(original, 5)
+    assert not copy.set_state(original.get_state())[1].any()
+
+
+@pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.parametrize(
+    ("number", "reward", "is_cut", "expected"),
+    [
+        (0, -4e38, False, "gave the reward -4e+38, which is too large for float32"),
+        (1e200, 0, False, "returned an observation with 1e+200 at index 1, which is too large for float32"),
+        (1e200, 0, True, "returned an observation with 1e+200 at index 1, which is too large for float32"),
+        (np.inf, 0, False, "returned an observation with inf at index 1;"),
+    ],
+)
+def test_a_number_that_float32_cannot_hold(number: float, reward: float, is_cut: bool, expected: str) -> None:
+    env = make_slice("Walker-v0", 1)
+    env.reset()
+    env.singles[0].env.unwrapped.step = lambda action: (np.array([0, number]), reward, False, is_cut, {})
+    with pytest.raises(NumbersError) as caught:
+        env.step(np.zeros((1, 1), np.float32))
+    assert f"environment 0 (Walker-v0, episode 0, step 1) {expected}" in str(caught.value)
 
 
 def test_resets_are_keyed_by_environment_and_episode() -> None:
@@ -168,6 +208,19 @@ def test_unsupported_observations_are_refused(space: spaces.Space) -> None:
         observation_reader(space, "Sample-v0")
 
 
+def test_a_refusal_names_the_wrapper_that_helps() -> None:
+    """As MiniGrid's observations are: an image, a direction, and a mission in words."""
+    parts = {"image": spaces.Box(0, 255, (7, 7, 3), np.uint8), "direction": spaces.Discrete(4)}
+    with pytest.raises(InputError) as caught:
+        observation_reader(spaces.Dict(parts | {"mission": spaces.Text(99)}), "Grid-v0")
+    wrapper = "{gymnasium.wrappers:FilterObservation: {filter_keys: [direction, image]}}"
+    assert "observation['mission'] in Text(1, 99" in str(caught.value)
+    assert str(caught.value).endswith(f"--set 'env.wrappers=[{wrapper}]' keeps the others")
+    words = type("MissionSpace", (spaces.Text,), {"__module__": "minigrid.core.mission"})(99)
+    with pytest.raises(InputError, match=r"minigrid[.]wrappers:ImgObsWrapper"):
+        observation_reader(spaces.Dict(parts | {"mission": words}), "Grid-v0")
+
+
 @pytest.mark.parametrize(
     ("space", "row", "expected"),
     [
@@ -177,6 +230,10 @@ def test_unsupported_observations_are_refused(space: spaces.Space) -> None:
         (spaces.Box(-2, 2, (1, 2)), [0.5, -3], [[1.0, -2.0]]),
         (spaces.Box(0, 10, (2,)), [0, 0.2], [5.0, 6.0]),
         (spaces.Box(np.array([0, -np.inf]), np.array([np.inf, np.inf]), dtype=np.float64), [-4, 7], [0.0, 7.0]),
+        (spaces.Box(5, np.inf, (3,)), [-1, 0, 2], [5.0, 6.0, 8.0]),
+        (spaces.Box(-np.inf, -5, (3,)), [1, 0, -2], [-5.0, -6.0, -8.0]),
+        (spaces.Box(-np.finfo(np.float32).max, np.finfo(np.float32).max, (2,)), [0.5, -7], [0.5, -7]),
+        (spaces.Box(0, np.finfo(np.float64).max, (2,), np.float64), [0.5, -7], [1.5, 0]),
     ],
 )  # fmt: skip
 def test_actions(space: spaces.Space, row: list[float], expected: object) -> None:

@@ -9,8 +9,8 @@ from parallel_ppo.policies.parameters import ALIGNMENT, bind, initialise, num_fl
 from parallel_ppo.policies.policy import Policy, Preparation
 from tests.conftest import small_settings
 
-IMAGE = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), True, 0)
-VECTOR = EnvSpec((4,), "float32", ActionSpec("categorical", (2,)), True, 0)
+IMAGE = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), 0)
+VECTOR = EnvSpec((4,), "float32", ActionSpec("categorical", (2,)), 0)
 SPECS = {"impala": IMAGE, "nature": IMAGE, "mlp": VECTOR}
 
 

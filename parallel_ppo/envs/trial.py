@@ -1,0 +1,177 @@
+"""Before the start: does an episode that is played again come out the same? Only then can a run keep its promise of one result.
+
+An episode is its seed and its actions. It is played in a new object, again in that object after another episode, and in a second new
+object while the global generators are used by others, as they are inside a slice.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import random
+import select
+import signal
+import sys
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from typing import Any, NamedTuple
+
+import gymnasium
+import numpy as np
+
+from parallel_ppo.envs.contract import Trial
+from parallel_ppo.envs.single import Single
+from parallel_ppo.exits import EnvironmentFault, NumbersError
+from parallel_ppo.keyed import generator
+
+MAX_STEPS = 200
+MAX_SECONDS = 0.5  # for the steps of an episode, which is played four times
+PATIENCE = 10  # seconds for everything, making the environments included
+OWN_STATE_STEPS = 10
+DIE_WITH_PARENT = 1  # prctl(PR_SET_PDEATHSIG)
+
+MakeEnv = Callable[[], gymnasium.Env]
+
+
+class Moment(NamedTuple):
+    """What a step gave, small enough to keep."""
+
+    observation: int
+    reward: float = 0.0
+    terminated: bool = False
+    truncated: bool = False
+    fault: str = ""
+
+
+def in_a_child(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial:
+    """The trial in a process of its own: an environment that hangs, crashes or talks does it there."""
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            _become_a_child()
+            os.write(writer, json.dumps(examine(make_env, make_bare, name)).encode())
+        finally:
+            os._exit(0)
+    try:
+        os.close(writer)
+        answered, _, _ = select.select([reader], [], [], PATIENCE)
+        content = os.read(reader, 4096) if answered else b""
+        return Trial(*json.loads(content)) if content else Trial()
+    finally:
+        os.close(reader)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child, signal.SIGKILL)  # its helpers too
+        os.waitpid(child, 0)
+
+
+def _become_a_child() -> None:
+    os.setsid()
+    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.dup2(nowhere, 2)
+
+
+def examine(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial:
+    """`make_bare` makes the environment without the user's wrappers, if there are any."""
+    with _single(make_env, name) as used:
+        first, step_seconds = _timed(_play(used, 0, MAX_STEPS))
+        num_steps = len(first) - 1
+        list(_play(used, 1, num_steps))
+        reused = _difference(first, _play(used, 0, num_steps))
+    with _single(make_env, name) as fresh:
+        differs = _difference(first, _play(fresh, 0, num_steps, is_disturbed=True))
+    if differs or not reused:
+        return Trial(step_seconds, differs)
+    with _single(make_env, name) as fresh:
+        remembers = not _difference(first, _play(fresh, 1, num_steps))
+    if make_bare is not None and not remembers:
+        remembers = not examine(make_bare, None, name).differs_when_reused
+    return Trial(step_seconds, "", reused, remembers)
+
+
+@contextlib.contextmanager
+def _single(make_env: MakeEnv, name: str) -> Iterator[Single]:
+    single = Single(make_env, name, seed=0, index=0)
+    try:
+        yield single
+    finally:
+        single.close()
+
+
+def _play(single: Single, episode: int, num_steps: int, is_disturbed: bool = False) -> Iterator[Moment]:
+    """The start and at most `num_steps` steps of an episode, always with the same actions."""
+    row = np.zeros(single.reader.shape, single.reader.dtype)
+    actions = single.action.random_rows(generator(0, "trial"), num_steps)
+    single.episode = episode - 1
+    try:
+        single.reset(row)
+        single.check(row)
+        yield Moment(zlib.crc32(row.data))
+        for action in actions:
+            if is_disturbed:
+                _use_global_generators()
+            reward, terminated, truncated = single.step(action, row)
+            single.check(row)
+            yield Moment(zlib.crc32(row.data), reward, terminated, truncated)
+            if terminated or truncated:
+                return
+    except (EnvironmentFault, NumbersError) as error:
+        yield Moment(0, fault=str(error))
+
+
+def _timed(moments: Iterator[Moment]) -> tuple[list[Moment], float]:
+    """What there is within the time, and the median of how long a step took."""
+    found, times = [], [time.perf_counter()]
+    for moment in moments:
+        found.append(moment)
+        times.append(time.perf_counter())
+        if times[-1] - times[0] > MAX_SECONDS:
+            break
+    return found, float(np.median(np.diff(times[1:] if len(times) > 2 else times)))
+
+
+def _use_global_generators() -> None:
+    random.random()
+    np.random.random()  # noqa: NPY002
+    if "torch" in sys.modules:
+        sys.modules["torch"].rand(1)
+
+
+def _difference(expected: list[Moment], found: Iterator[Moment]) -> str:
+    """The first; what comes after a fault says nothing."""
+    for step, pair in enumerate(zip_longest(expected, found, fillvalue=Moment(0, terminated=True))):
+        if any(moment.fault for moment in pair):
+            return ""
+        for name, value, again in zip(("observation", "reward", "end", "end"), *pair, strict=False):
+            if value != again:
+                return f"another {name} at step {step}"
+    return ""
+
+
+def restores_itself(make_env: MakeEnv, name: str) -> bool:
+    """Whether `get_state` and `set_state` mean what they mean here: a copy that was set goes on like the original."""
+    with _single(make_env, name) as original, _single(make_env, name) as copy:
+        row, other_row = (np.zeros(original.reader.shape, original.reader.dtype) for _ in range(2))
+        actions = original.action.random_rows(generator(0, "trial"), 2 * OWN_STATE_STEPS)
+        try:
+            original.reset(row)
+            list(_advance(original, actions[:OWN_STATE_STEPS], row))
+            copy.set_state(original.get_state(row), other_row)
+            rest = actions[OWN_STATE_STEPS:]
+            return list(_advance(original, rest, row)) == list(_advance(copy, rest, other_row))
+        except Exception:  # whatever they do, it is something else
+            return False
+
+
+def _advance(single: Single, actions: np.ndarray, row: np.ndarray) -> Iterator[Any]:
+    for action in actions:
+        reward, *end = single.step(action, row)
+        if any(end):
+            single.reset(row)
+        yield zlib.crc32(row.data), reward, end
