@@ -17,6 +17,10 @@ def make_directory(path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError) as error:
         raise InputError(f"{path}: is not a directory; give --output-dir another name") from error
+    except OSError as error:
+        raise InputError(
+            f"{path}: cannot be made ({error.strerror}); give --output-dir another place"
+        ) from error
     return path
 
 

@@ -6,6 +6,7 @@ import argparse
 import json
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -14,12 +15,17 @@ from rich.markup import escape
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.command_line import make_directory, number_list, parser
-from parallel_ppo.reports.compare import Comparison, compare
-from parallel_ppo.reports.comparison_page import comparison_page
-from parallel_ppo.reports.comparison_plot import comparison_figure
-from parallel_ppo.reports.comparison_text import print_comparison, text_report
+from parallel_ppo.reports.comparison import Comparison, compare
+from parallel_ppo.reports.comparison_report import (
+    comparison_figure,
+    comparison_page,
+    print_comparison,
+    text_report,
+)
 from parallel_ppo.reports.groups import Group
-from parallel_ppo.reports.runs import load_run, newest_run
+from parallel_ppo.reports.runs import load_run, newest_run, one_line
+from parallel_ppo.reports.words import json_ready
+from parallel_ppo.storage.files import write_atomically
 
 EXAMPLES = (
     "compare_results.py",
@@ -76,12 +82,16 @@ def choose_groups(flags: argparse.Namespace, console: Console) -> list[Group]:
         label, separator, directory = item.partition("=")
         if not (label and separator and directory):
             raise InputError(f"--run {item}: expected LABEL=DIR, for example --run four=runs/w4")
-        named.setdefault(label, []).append(directory)
+        named.setdefault(one_line(label), []).append(directory)
     if not flags.run:
         for kind in ("sequential", "parallel"):
             if not named[kind]:
                 named[kind] = [str(newest_run(flags.runs_dir, kind=kind))]
                 console.print(f"newest {kind} run: {escape(named[kind][0])}", soft_wrap=True)
+    for label, directories in named.items():
+        again = next((name for name in directories if directories.count(name) > 1), None)
+        if again is not None:
+            raise InputError(f"{again} is given twice for {label}; a run counts once, give another seed")
     groups = [
         Group(label, tuple(load_run(directory) for directory in directories))
         for label, directories in named.items()
@@ -98,10 +108,10 @@ def write_comparison(groups: Sequence[Group], comparison: Comparison, directory:
     make_directory(directory)
     texts = {
         "comparison_report.txt": text_report(comparison),
-        "comparison.json": json.dumps(comparison.as_json(), indent=2, allow_nan=False) + "\n",
+        "comparison.json": json.dumps(json_ready(asdict(comparison)), indent=2, allow_nan=False) + "\n",
         "comparison.html": comparison_page(groups, comparison),
     }
     for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8")
+        write_atomically(directory / name, text.encode())
     image = themes.save(comparison_figure(groups, comparison), directory / "comparison.png")
     return [image, *[directory / name for name in texts]]

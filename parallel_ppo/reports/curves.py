@@ -10,16 +10,16 @@ from parallel_ppo.reports.runs import Run
 from parallel_ppo.reports.statistics import Timing, recent_mean
 
 RETURN_WINDOW = 100  # episodes
+LEAST_EPISODES = 20  # fewer have no mean worth showing
 PHASE_COLUMNS = {"rollout": "t_rollout", "learn": "t_learn", "sync": "t_sync"}
 
 
 def return_curve(run: Run, *, window: int = RETURN_WINDOW) -> np.ndarray:
     """Per iteration, the mean return of the last `window` episodes; NaN while there are too few."""
-    if run.episodes is not None and len(run.episodes.returns):
-        return recent_mean(
-            run.episodes.iteration, run.episodes.returns, run.column("iteration"), window=window
-        )
-    return run.column("episode_return_mean")
+    if run.episodes is None:
+        return run.column("episode_return_mean")
+    ended, returns = run.episodes.iteration, run.episodes.returns
+    return recent_mean(ended, returns, run.column("iteration"), window=window, minimum=LEAST_EPISODES)
 
 
 def iteration_returns(run: Run) -> np.ndarray:
@@ -33,12 +33,18 @@ def iteration_returns(run: Run) -> np.ndarray:
     return np.where(counts > 0, sums / np.maximum(counts, 1), np.nan)
 
 
-def final_returns(run: Run, *, window: int = RETURN_WINDOW) -> np.ndarray:
-    """The returns of the last `window` episodes."""
-    if run.episodes is not None and len(run.episodes.returns):
-        return run.episodes.returns[-window:]
-    known = run.column("episode_return_mean")
-    return known[np.isfinite(known)][-1:]
+def final_returns(run: Run) -> np.ndarray:
+    """The returns of the last episodes, a full window at most; none where too few have ended."""
+    if run.episodes is None:
+        known = run.column("episode_return_mean")
+        return known[np.isfinite(known)][-1:]
+    returns = run.episodes.returns[-RETURN_WINDOW:]
+    return returns if len(returns) >= LEAST_EPISODES else returns[:0]
+
+
+def num_final_episodes(run: Run) -> int:
+    """Of the last window; a log without episodes is taken at its word."""
+    return RETURN_WINDOW if run.episodes is None else min(RETURN_WINDOW, len(run.episodes.returns))
 
 
 def returns_near(run: Run, steps: float, *, within: float) -> np.ndarray:
@@ -64,6 +70,7 @@ def timing(run: Run, *, skip: int | None = None) -> Timing:
 def phase_seconds(run: Run) -> dict[str, np.ndarray]:
     """Seconds of each phase per iteration; `other` is what the named phases leave of the iteration."""
     phases = {name: np.nan_to_num(run.column(column)) for name, column in PHASE_COLUMNS.items()}
+    phases["learn"] = np.maximum(0.0, phases["learn"] - phases["sync"])  # t_sync is part of t_learn
     phases["other"] = np.maximum(0.0, run.iteration_seconds() - sum(phases.values()))
     return phases
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from parallel_ppo.reports.procgen_scores import game_name
-from parallel_ppo.reports.runs import Run
+from parallel_ppo.reports.runs import Run, one_line
 
 STOP_CONDITIONS = ("total_timesteps", "duration")
 
@@ -55,5 +55,5 @@ def short_env(env_id: str) -> str:
 
 
 def _label(runs: Sequence[Run]) -> str:
-    name = runs[0].path.resolve().name
+    name = one_line(runs[0].path.resolve().name)
     return name if len(runs) == 1 else f"{name} (+{len(runs) - 1} more seeds)"

@@ -26,6 +26,7 @@ h2 { font-size: 1.15rem; margin: 40px 0 12px; }
 .card { background: var(--panel); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
 .card b { display: block; font-size: 1.6rem; line-height: 1.2; color: var(--accent); }
 .card small { color: var(--muted); display: block; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 16px; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 7px 12px; border-bottom: 1px solid var(--line); vertical-align: top; }
@@ -38,7 +39,17 @@ td.number { min-width: 0; }
 .warnings ul, .notes ul { margin: 4px 0 0; padding-left: 20px; }
 img { width: 100%; height: auto; display: block; }
 code { font-size: 0.9em; overflow-wrap: anywhere; }
+h1, .card, td, th, li { overflow-wrap: anywhere; }
 footer { margin-top: 48px; border-top: 1px solid var(--line); padding-top: 12px; }
+@media (max-width: 640px) {
+  main { padding: 20px 14px 40px; }
+  thead { display: none; }
+  table, tbody, tr, tbody th, td, td.number { display: block; width: 100%; min-width: 0; text-align: left; }
+  tr { border-bottom: 1px solid var(--line); padding: 8px 0; }
+  tbody th, td, td.number { border: 0; padding: 2px 0; white-space: normal; }
+  tbody th { color: var(--text); font-weight: 600; }
+  td::before { content: attr(data-column); color: var(--muted); display: inline-block; min-width: 9em; margin-right: 8px; }
+}
 """
 
 
@@ -62,13 +73,16 @@ def page(*, title: str, body: Sequence[str]) -> str:
 """
 
 
-def picture(draw: Callable[[Theme], Figure], *, description: str) -> str:
-    """The figure in both themes; the browser shows the one that suits."""
-    light, dark = (_data_address(figure_bytes(draw(theme), "svg")) for theme in (LIGHT, DARK))
-    return (
-        f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
-        f'<img src="{light}" alt="{escape(description)}"></picture>'
-    )
+def pictures(items: Sequence[tuple[str, Callable[[Theme], Figure]]]) -> str:
+    """Side by side where there is room, below each other where not; in both themes: the browser shows the one that suits."""
+    found = []
+    for description, draw in items:
+        light, dark = (_data_address(figure_bytes(draw(theme), "svg")) for theme in (LIGHT, DARK))
+        found.append(
+            f'<picture><source media="(prefers-color-scheme: dark)" srcset="{dark}">'
+            f'<img src="{light}" alt="{escape(description)}"></picture>'
+        )
+    return '<div class="pictures">' + "".join(found) + "</div>"
 
 
 def _data_address(svg: bytes) -> str:
@@ -85,7 +99,10 @@ def cards(items: Sequence[str]) -> str:
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from: int = 99) -> str:
-    """The first cell of a row is its heading; columns from `numbers_from` on are set right."""
+    """The first cell of a row is its heading; columns from `numbers_from` on are set right.
+
+    On a narrow page a row is a paragraph, and each cell says which column it is.
+    """
 
     def kind(column: int) -> str:
         return ' class="number"' if column >= numbers_from else ""
@@ -93,7 +110,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from:
     head = "".join(f"<th{kind(column)}>{escape(cell)}</th>" for column, cell in enumerate(header))
     lines = []
     for first, *rest in rows:
-        cells = "".join(f"<td{kind(column)}>{escape(cell)}</td>" for column, cell in enumerate(rest, start=1))
+        cells = "".join(
+            f'<td{kind(column)} data-column="{escape(header[column])}">{escape(cell)}</td>'
+            for column, cell in enumerate(rest, start=1)
+        )
         lines.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,9 +20,10 @@ from parallel_ppo.reports.runs import Run, find_runs, load_log, load_run
 
 EXAMPLES = (
     "plot_results.py runs/parallel-1",
-    "plot_results.py runs/seed1 runs/seed2 runs/seed3 --output-dir plots",
+    "plot_results.py runs/seed1 runs/seed2 runs/seed3 --output-dir three-seeds",
     "plot_results.py --log-file logs/PPO_Sequential/metrics.jsonl",
 )
+LONGEST_NAME = 100
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -32,9 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for run in runs:
         for note in run.notes:
             console.print(f"[dim]note: {escape(note)}[/dim]", soft_wrap=True)
-    written = write_plots(
-        runs, Path(flags.output_dir), smoothing=flags.smoothing, dark=flags.dark, console=console
-    )
+    directory = Path(flags.output_dir) if flags.output_dir else default_directory(runs)
+    written = write_plots(runs, directory, smoothing=flags.smoothing, dark=flags.dark, console=console)
     console.print("wrote " + ", ".join(escape(str(path)) for path in written), soft_wrap=True)
     return 0
 
@@ -59,8 +61,27 @@ def _parser() -> argparse.ArgumentParser:
     result.add_argument(
         "--runs-dir", default="runs", help="where the newest run is looked for (default: %(default)s)"
     )
-    result.add_argument("--output-dir", default="plots", help="where to write (default: %(default)s)")
+    result.add_argument(
+        "--output-dir",
+        help="where to write (default: plots/ in the run directory; of several runs, beside them, with their names)",
+    )
     return result
+
+
+def default_directory(runs: Sequence[Run]) -> Path:
+    """Never that of other runs."""
+    if len(runs) == 1:
+        directory = runs[0].path / "plots"
+    else:
+        places = sorted({str(run.path.resolve()) for run in runs})
+        parent = Path(os.path.commonpath([os.path.dirname(place) for place in places]))
+        names = "+".join(str(Path(place).relative_to(parent)).replace("/", "_") for place in places)
+        if len(names) > LONGEST_NAME:
+            names = f"{names[: LONGEST_NAME - 9]}-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
+        directory = parent / f"plots-{names}"
+    if directory.is_symlink():
+        raise InputError(f"{directory} is a link; name a folder for the plots with --output-dir")
+    return directory
 
 
 def choose_runs(flags: argparse.Namespace, console: Console) -> list[Run]:

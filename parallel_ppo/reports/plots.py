@@ -10,7 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from parallel_ppo.reports import theme as themes
-from parallel_ppo.reports.curves import iteration_returns, phase_cost, phase_seconds, return_curve
+from parallel_ppo.reports.curves import (
+    RETURN_WINDOW,
+    iteration_returns,
+    phase_cost,
+    phase_seconds,
+    return_curve,
+)
 from parallel_ppo.reports.groups import Group, short_env
 from parallel_ppo.reports.runs import Run
 from parallel_ppo.reports.statistics import mean_curve, smooth, smoothing_window
@@ -44,7 +50,8 @@ def curves_figure(
 ) -> Figure:
     """All panels over steps or over wall time."""
     with themes.drawing(theme):
-        header, body, figure = themes.headed_figure(15, 10, title=_title(groups))
+        legend = [(group.label, _color(theme, index)) for index, group in enumerate(groups)]
+        _, body, figure = themes.headed_figure(15, 10, title=_title(groups), legend=legend)
         panels = body.subplots(3, 3).ravel()
         scale, unit = _scale(groups, over)
         for axes, panel in zip(panels, PANELS, strict=False):
@@ -53,8 +60,23 @@ def curves_figure(
         _draw_phases(panels[-1], groups, over=over, smoothing=smoothing, scale=scale, theme=theme)
         if len(groups) == 1:
             _label_x(panels[-1], over, unit)
-        themes.legend_of(header, panels[0])
+        body.supxlabel(_lines(groups, smoothing), x=0.012, ha="left", fontsize=9, color=theme.muted)
     return figure
+
+
+def _lines(groups: Sequence[Group], smoothing: int | None) -> str:
+    """What is thick, thin and shaded."""
+    windows = {smoothing or smoothing_window(len(run)) for group in groups for run in group.runs}
+    over = " or ".join(map(str, sorted(windows)[-2:]))
+    text = f"Thick lines: mean of the last {over} iterations (returns: of the last {RETURN_WINDOW} episodes)"
+    if any(len(group.runs) > 1 for group in groups):
+        text += " and over seeds, with 95 % bands"
+    return f"{text}. Thin lines: each iteration."
+
+
+def _color(theme: Theme, index: int) -> str:
+    """A run on its own is blue; orange is the baseline of a comparison."""
+    return themes.color_of(theme, index + 1)
 
 
 def positions(run: Run, over: str) -> np.ndarray:
@@ -95,18 +117,18 @@ def _draw_panel(
 ) -> None:
     axes.set_title(panel.title + (f" ({panel.unit})" if panel.unit else ""))
     for index, group in enumerate(groups):
-        color = theme.series[(index + 1) % len(theme.series)]
+        color = _color(theme, index)
         x = [positions(run, over) for run in group.runs]
         raw = [_raw(run, panel) for run in group.runs]
         for position, values in zip(x, raw, strict=True):
             axes.plot(position / scale, values, color=color, alpha=0.35, linewidth=0.8)
         smoothed = [_smoothed(run, panel, smoothing) for run in group.runs]
-        themes.line(axes, mean_curve(x, smoothed), color=color, label=group.label, scale=scale)
+        themes.line(axes, mean_curve(x, smoothed), color=color, scale=scale)
     if not any(np.isfinite(run.column(panel.column)).any() for group in groups for run in group.runs):
         themes.empty(axes, f"no {panel.column} in the log")
         return
     if panel.unit in ("MB", "steps/s"):
-        axes.set_ylim(bottom=0)
+        themes.from_zero(axes)
     themes.plain_numbers(axes)
 
 
@@ -137,17 +159,15 @@ def _draw_phases(
     x = positions(run, over) / scale
     if len(x) == 1:
         x, shares = np.array([0.0, x[0]]), [np.repeat(share, 2) for share in shares]
-    axes.stackplot(x, *shares, colors=theme.phases, labels=[PHASE_NAMES[name] for name in PHASES])
+    drawn = [index for index, share in enumerate(shares) if np.nanmax(share, initial=0) > 0.2] or [0]
+    colors, names = zip(*((theme.phases[index], PHASE_NAMES[PHASES[index]]) for index in drawn), strict=True)
+    axes.stackplot(x, *(shares[index] for index in drawn), colors=colors, labels=names)
     axes.set_ylim(0, 100)
     axes.margins(x=0)
-    axes.legend(
-        loc="lower left", ncols=2, frameon=True, facecolor=theme.background, edgecolor=theme.grid, fontsize=9
-    )
+    _phase_legend(axes)
 
 
-def phase_bars(
-    axes: Axes, rows: Sequence[tuple[str, dict[str, float]]], *, theme: Theme, legend: bool = True
-) -> None:
+def phase_bars(axes: Axes, rows: Sequence[tuple[str, dict[str, float]]], *, theme: Theme) -> None:
     """One bar per group, as long as its time per step, split by phase."""
     places = np.arange(len(rows))[::-1]
     left = np.zeros(len(rows))
@@ -165,17 +185,16 @@ def phase_bars(
                 )
         left += width
     for place, (label, _) in zip(places, rows, strict=True):
-        axes.annotate(label, (0, place + 0.29), xytext=(2, 3), textcoords="offset points", fontsize=9.5)
+        axes.annotate(
+            themes.short(label), (0, place + 0.29), xytext=(2, 3), textcoords="offset points", fontsize=9.5
+        )
     axes.set_yticks([])
     axes.set_xlabel("seconds per 1,000 environment steps")
     axes.grid(axis="y", visible=False)
     axes.set_ylim(-0.5, len(rows) - 0.05)
-    if legend:
-        axes.legend(
-            loc="lower right",
-            bbox_to_anchor=(1, 1.0),
-            ncols=4,
-            fontsize=9,
-            columnspacing=1.2,
-            handlelength=1.2,
-        )
+    _phase_legend(axes)
+
+
+def _phase_legend(axes: Axes) -> None:
+    """Beside the data."""
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9, handlelength=1.0, reverse=True)

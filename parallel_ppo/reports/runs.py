@@ -1,12 +1,14 @@
 """Reading a run directory, finished or not.
 
 A run in progress is as good as a finished one: what is on disk is taken, a torn last line is left out, and
-`Run.notes` says so. Only what leaves nothing to report is an `InputError`.
+`Run.notes` says so. Only what leaves nothing to report is an `InputError`. Files may come from strangers: only regular
+files of bounded size are read, and every text in them becomes one printable line.
 """
 
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,12 +18,20 @@ import numpy as np
 import yaml
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.printable import printable
+from parallel_ppo.storage.files import Damaged, open_regular, read_regular
 
 METRICS = "metrics.jsonl"
 EPISODES = "episodes.jsonl"
 CONFIG = "config.yaml"
 RUN_INFO = "run.json"
 SUMMARY = "summary.json"
+MAX_LOG_BYTES = 4 << 30
+MAX_LINE_BYTES = 1 << 20
+MAX_CELLS = 100_000_000  # columns x iterations
+MAX_OBJECT_BYTES = 16 << 20
+MAX_CONFIG_BYTES = 100_000
+MAX_TEXT = 300
 
 
 @dataclass(frozen=True)
@@ -48,6 +58,11 @@ class Run:
     def __len__(self) -> int:
         return len(self.policy_sha256)
 
+    @property
+    def name(self) -> str:
+        """Its directory, as it may be shown."""
+        return one_line(str(self.path))
+
     def column(self, name: str) -> np.ndarray:
         """The named column; all NaN where the run did not write it."""
         return self.columns.get(name, np.full(len(self), np.nan))
@@ -63,8 +78,7 @@ class Run:
 
     @property
     def in_progress(self) -> bool:
-        """No summary yet, or only that of an earlier session."""
-        return self.summary is None or self.summary.get("env_steps", 0) < self.steps[-1]
+        return _is_unfinished(self.summary, float(self.steps[-1]))
 
     @property
     def kind(self) -> str:
@@ -75,7 +89,8 @@ class Run:
 
     @property
     def seed(self) -> int | None:
-        return self.info.get("seed", self.setting("training.seed"))
+        seed = self.info.get("seed", self.setting("training.seed"))
+        return seed if isinstance(seed, int) else None
 
     @property
     def env_id(self) -> str:
@@ -96,7 +111,7 @@ class Run:
     def num_cores(self) -> int | None:
         """Logical CPUs the run was allowed to use."""
         cores = self.machine.get("cores")
-        return len(cores) if isinstance(cores, list) else cores
+        return len(cores) if isinstance(cores, list) else cores if isinstance(cores, int) else None
 
     @property
     def num_threads(self) -> int:
@@ -104,7 +119,7 @@ class Run:
         threads = (self.summary or {}).get("num_threads", self.setting("hardware.num_threads", 1))
         if threads == "auto":
             threads = self.num_cores
-        return threads if isinstance(threads, int) else 1
+        return max(1, threads) if isinstance(threads, int) else 1
 
     @property
     def steps(self) -> np.ndarray:
@@ -150,42 +165,54 @@ def load_log(log_file: str | Path) -> Run:
 
 
 def find_runs(root: str | Path) -> list[Path]:
-    """The run directories directly under `root`, the one written to last at the end."""
-    base = Path(root)
-    found = [path.parent for path in base.glob(f"*/{METRICS}")] if base.is_dir() else []
-    return sorted(found, key=lambda path: ((path / METRICS).stat().st_mtime, path.name))
+    """The run directories under `root`, also those in a folder there; the one written to last at the end."""
+    found = []
+    for pattern in ("*", "*/*"):
+        for path in Path(root).glob(f"{pattern}/{METRICS}"):
+            if path.is_file():
+                found.append((path.stat().st_mtime, path.parent))
+    return [path for _, path in sorted(found)]
 
 
 def newest_run(root: str | Path, *, kind: str) -> Path:
     for path in reversed(find_runs(root)):
-        info = _read_object(path / RUN_INFO, []) if (path / RUN_INFO).exists() else {}
-        if info.get("kind", path.name.rsplit("-", 1)[0]) == kind:
+        info = _read_object(path / RUN_INFO, [])
+        if (info or {}).get("kind", path.name.rsplit("-", 1)[0]) == kind:
             return path
     raise InputError(
         f"no {kind} run under {root}/; make one with `make train-{kind}` or name it with --{kind} DIR"
     )
 
 
+def one_line(text: str) -> str:
+    """Text from outside, as a terminal, a picture and a page can show it."""
+    shown = " ".join(printable(text.encode("utf-8", "replace").decode()).split())
+    return shown if len(shown) <= MAX_TEXT else shown[: MAX_TEXT - 1] + "…"
+
+
 def _load(directory: Path, metrics_file: Path) -> Run:
     notes: list[str] = []
-    rows = list(_read_lines(metrics_file, notes))
-    if not rows:
+    name = one_line(str(directory))
+    columns, hashes = _read_columns(metrics_file, notes)
+    if not hashes:
         raise InputError(
             f"{metrics_file} has no finished iteration yet; wait for the first one and try again"
         )
-    columns = _columns(rows)
-    if "steps_global" not in columns:
-        raise InputError(f"{metrics_file} has no column steps_global; expected the metrics of a training run")
-    summary = _read_object(directory / SUMMARY, notes) if (directory / SUMMARY).exists() else None
-    notes += _state_notes(directory, summary, float(columns["steps_global"][-1]))
-    if not (directory / RUN_INFO).exists():
-        notes.append(f"{directory} has no {RUN_INFO}: its machine and version are not known")
+    steps = columns.get("steps_global")
+    if steps is None or not (np.isfinite(steps).all() and (np.diff(steps, prepend=0) > 0).all()):
+        raise InputError(
+            f"{metrics_file}: expected the metrics of a training run, with a column steps_global that grows"
+        )
+    info, summary = (_read_object(directory / file, notes) for file in (RUN_INFO, SUMMARY))
+    notes += _state_notes(directory, summary, float(steps[-1]))
+    if info is None:
+        notes.append(f"{name} has no {RUN_INFO}: its machine and version are not known")
     return Run(
         path=directory,
         columns=columns,
-        policy_sha256=tuple(row.get("policy_sha256") for row in rows),
+        policy_sha256=tuple(hashes),
         config=_read_config(directory / CONFIG),
-        info=_read_object(directory / RUN_INFO, notes) if (directory / RUN_INFO).exists() else {},
+        info=info or {},
         summary=summary,
         episodes=_read_episodes(directory / EPISODES, notes),
         notes=tuple(notes),
@@ -193,80 +220,133 @@ def _load(directory: Path, metrics_file: Path) -> Run:
 
 
 def _state_notes(directory: Path, summary: dict[str, Any] | None, steps: float) -> list[str]:
+    name = one_line(str(directory))
     if not (directory / CONFIG).exists():
         return []
-    if summary is None or summary.get("env_steps", 0) < steps:
-        return [f"{directory} is still in progress, or was killed: what it wrote so far is used"]
+    if _is_unfinished(summary, steps):
+        return [f"{name} is still in progress, or was killed: what it wrote so far is used"]
+    assert summary is not None
     if summary.get("exit_code", 0):
-        return [f"{directory} ended early: {summary.get('stop_reason')}"]
+        return [f"{name} ended early: {summary.get('stop_reason')}"]
     return []
 
 
-def _read_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    try:
-        lines = path.read_bytes().split(b"\n")
-    except FileNotFoundError:
-        raise InputError(f"no {path}; expected a run directory or the {METRICS} of one") from None
-    except IsADirectoryError:
-        raise InputError(f"{path} is a directory; expected a file of JSON lines") from None
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except ValueError:
-            if number == len(lines):
-                notes.append(f"{path}: the last line is torn and was left out")
-                return
-            raise InputError(f"{path}, line {number} is not JSON; expected one object per line") from None
-        if not isinstance(row, dict):
-            raise InputError(f"{path}, line {number} is not an object; expected one object per line")
-        yield row
+def _is_unfinished(summary: dict[str, Any] | None, steps: float) -> bool:
+    """No summary yet, or only that of an earlier session."""
+    known = (summary or {}).get("env_steps")
+    return not (isinstance(known, int | float) and known >= steps)
 
 
-def _columns(rows: list[dict[str, Any]]) -> dict[str, np.ndarray]:
-    names = {name for row in rows for name, value in row.items() if _is_number(value)}
+def _read_columns(path: Path, notes: list[str]) -> tuple[dict[str, np.ndarray], list[str | None]]:
+    """Every number by its name, NaN in lines without it; and the hashes, one for each line."""
+    columns: dict[str, array[float]] = {}
+    hashes: list[str | None] = []
+    for row in _read_lines(path, notes):
+        for name, value in row.items():
+            if _is_number(value):
+                column = columns.setdefault(name, array("d"))
+                column.extend([np.nan] * (len(hashes) - len(column)))
+                column.append(_as_float(value))
+        digest = row.get("policy_sha256")
+        hashes.append(digest if isinstance(digest, str) else None)
+        if len(columns) * len(hashes) > MAX_CELLS:
+            raise InputError(
+                f"{path} has {len(columns):,} columns and over {len(hashes):,} lines, more than can be shown"
+            )
     return {
-        name: np.array([float(row[name]) if _is_number(row.get(name)) else np.nan for row in rows])
-        for name in sorted(names)
-    }
+        one_line(name): np.pad(np.array(column), (0, len(hashes) - len(column)), constant_values=np.nan)
+        for name, column in sorted(columns.items())
+    }, hashes
+
+
+def _read_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
+    if path.is_dir():
+        raise InputError(f"{path} is a directory; expected a file of JSON lines")
+    if not path.exists():
+        raise InputError(f"no {path}; expected a run directory or the {METRICS} of one")
+    try:
+        with open_regular(path, MAX_LOG_BYTES) as file:
+            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
+                if not line.strip():
+                    continue
+                try:
+                    row = json.loads(line) if len(line) <= MAX_LINE_BYTES else None
+                except (ValueError, RecursionError):
+                    if not line.endswith(b"\n"):
+                        notes.append(f"{one_line(str(path))}: the last line is torn and was left out")
+                        return
+                    raise InputError(
+                        f"{path}, line {number} is not JSON; expected one object per line"
+                    ) from None
+                if not isinstance(row, dict):
+                    raise InputError(f"{path}, line {number} is not an object; expected one object per line")
+                yield row
+    except Damaged as problem:
+        raise InputError(f"{problem}; expected a file of JSON lines") from None
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
+def _as_float(value: int | float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("nan")
+
+
 def _read_episodes(path: Path, notes: list[str]) -> Episodes | None:
     if not path.exists():
         return None
-    columns = _columns(list(_read_lines(path, notes)))
-    if "return" not in columns or "iteration" not in columns:
+    columns, lines = _read_columns(path, notes)
+    missing = np.full(len(lines), np.nan)
+    episodes = Episodes(*(columns.get(name, missing) for name in ("iteration", "step", "return", "length")))
+    if not (np.isfinite(episodes.iteration).all() and np.isfinite(episodes.returns).all()):
+        notes.append(f"{one_line(str(path))}: has lines without iteration or return, and was left out")
         return None
-    missing = np.full(len(columns["return"]), np.nan)
-    return Episodes(
-        iteration=columns["iteration"],
-        step=columns.get("step", missing),
-        returns=columns["return"],
-        length=columns.get("length", missing),
-    )
+    return episodes
 
 
-def _read_object(path: Path, notes: list[str]) -> dict[str, Any]:
+def _read_object(path: Path, notes: list[str]) -> dict[str, Any] | None:
+    """None where there is no such file."""
+    if not path.exists():
+        return None
     try:
-        value = json.loads(path.read_text())
-    except ValueError:
-        notes.append(f"{path} is not JSON and was left out")
+        value = json.loads(read_regular(path, MAX_OBJECT_BYTES))
+    except (Damaged, ValueError, RecursionError):
+        notes.append(f"{one_line(str(path))} is not JSON and was left out")
         return {}
-    return value if isinstance(value, dict) else {}
+    return _lines_only(value) if isinstance(value, dict) else {}
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Without anchors: a kilobyte of them can stand for gigabytes."""
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if getattr(self.peek_event(), "anchor", None) is not None:
+            raise yaml.YAMLError("anchors and aliases are not allowed")
+        return super().compose_node(parent, index)
 
 
 def _read_config(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        value = yaml.safe_load(path.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(
-            f"{path} is not YAML ({str(error).splitlines()[0]}); expected the settings of a run"
-        ) from None
-    return value if isinstance(value, dict) else {}
+        value = yaml.load(read_regular(path, MAX_CONFIG_BYTES).decode("utf-8"), Loader=_PlainLoader)
+    except Damaged as problem:
+        raise InputError(f"{problem}; expected the settings of a run") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        reason = str(error).splitlines()[0] if str(error) else "nested too deep"
+        raise InputError(f"{path} is not YAML ({reason}); expected the settings of a run") from None
+    return _lines_only(value) if isinstance(value, dict) else {}
+
+
+def _lines_only(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {one_line(str(key)): _lines_only(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_lines_only(item) for item in value]
+    if isinstance(value, int) and value.bit_length() > 64:
+        value = hex(value)
+    return one_line(value) if isinstance(value, str) else value

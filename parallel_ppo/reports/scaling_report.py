@@ -19,8 +19,7 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Pieces
 from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.command_line import make_directory
-from parallel_ppo.reports.comparability import busy_machine
-from parallel_ppo.reports.compare import json_ready
+from parallel_ppo.reports.comparison import busy_machine
 from parallel_ppo.reports.groups import Group, short_env
 from parallel_ppo.reports.runs import METRICS, Run
 from parallel_ppo.reports.scaling import (
@@ -35,7 +34,7 @@ from parallel_ppo.reports.scaling import (
     summarise,
 )
 from parallel_ppo.reports.scaling_plot import scaling_figure
-from parallel_ppo.reports.words import count
+from parallel_ppo.reports.words import count, json_ready
 
 
 @dataclass(frozen=True)

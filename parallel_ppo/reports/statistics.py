@@ -12,7 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 CONFIDENCE = 0.95
+DEVIATIONS = 1.959964  # of a normal distribution, to either side, that hold so much of it
 RESAMPLES = 2000
+LEAST_ITERATIONS = 5  # fewer give no interval
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,24 @@ def bootstrap(
     return Estimate(value, *interval(np.array([statistic(finite[pick]) for pick in picks])))
 
 
+def rate(successes: float, trials: int) -> Estimate:
+    """A share of successes with Wilson's interval, which has a width even where all or none succeeded."""
+    if trials == 0:
+        return Estimate(float("nan"))
+    share, squared = successes / trials, DEVIATIONS**2
+    middle = (successes + squared / 2) / (trials + squared)
+    half = DEVIATIONS * np.sqrt(trials * share * (1 - share) + squared / 4) / (trials + squared)
+    return Estimate(share, max(0.0, float(middle - half)), min(1.0, float(middle + half)))
+
+
+def difference_of_rates(above: Estimate, below: Estimate) -> Estimate:
+    """Newcombe's interval: both Wilson intervals, as if their errors were independent."""
+    value = above.value - below.value
+    down = np.hypot(above.value - above.low, below.high - below.value)
+    up = np.hypot(above.high - above.value, below.value - below.low)
+    return Estimate(value, float(value - down), float(value + up))
+
+
 def stratified_bootstrap(
     groups: Sequence[Sequence[float]], statistic: Callable[[np.ndarray], float], *, seed: int = 0
 ) -> Estimate:
@@ -90,16 +110,15 @@ def smoothing_window(count: int) -> int:
 
 
 def recent_mean(
-    positions: np.ndarray, values: np.ndarray, at: np.ndarray, *, window: int = 100, minimum: int = 20
+    positions: np.ndarray, values: np.ndarray, at: np.ndarray, *, window: int, minimum: int
 ) -> np.ndarray:
     """At each of `at`: the mean of the last `window` values whose position is not behind it; NaN before `minimum`."""
     order = np.argsort(positions, kind="stable")
     sums = np.concatenate([[0.0], np.cumsum(values[order])])
     ends = np.searchsorted(positions[order], at, side="right")
     starts = np.maximum(0, ends - window)
-    needed = max(1, min(minimum, len(values)))
     with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(ends >= needed, (sums[ends] - sums[starts]) / (ends - starts), np.nan)
+        return np.where(ends >= minimum, (sums[ends] - sums[starts]) / (ends - starts), np.nan)
 
 
 def time_to_return(times: np.ndarray, returns: np.ndarray, threshold: float) -> float:
@@ -123,7 +142,7 @@ class Timing:
 def throughput(timings: Sequence[Timing], *, seed: int = 0) -> Estimate:
     """Mean steps per second over the runs, with an interval from resampled runs and blocks of iterations."""
     value = float(np.mean([timing.throughput for timing in timings]))
-    if all(len(timing.steps) < 2 for timing in timings) and len(timings) < 2:
+    if _too_few(timings):
         return Estimate(value)
     return Estimate(value, *interval(_resampled_throughput(timings, np.random.default_rng(seed))))
 
@@ -131,12 +150,17 @@ def throughput(timings: Sequence[Timing], *, seed: int = 0) -> Estimate:
 def speedup(baseline: Sequence[Timing], other: Sequence[Timing], *, seed: int = 0) -> Estimate:
     """Throughput of `other` over that of `baseline`, both resampled independently."""
     value = throughput(other).value / throughput(baseline).value
-    if min(sum(len(timing.steps) for timing in group) for group in (baseline, other)) < 2:
+    if _too_few(baseline) or _too_few(other):
         return Estimate(value)
     generator = np.random.default_rng(seed)
     above = _resampled_throughput(other, generator)
     below = _resampled_throughput(baseline, generator)
     return Estimate(value, *interval(above / below))
+
+
+def _too_few(timings: Sequence[Timing]) -> bool:
+    counts = [len(timing.steps) for timing in timings]
+    return min(counts) == 0 or sum(counts) < LEAST_ITERATIONS
 
 
 def block_length(count: int) -> int:

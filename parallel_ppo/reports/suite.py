@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -15,8 +14,9 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.reports import statistics
 from parallel_ppo.reports.curves import final_returns, returns_near
 from parallel_ppo.reports.procgen_scores import WINDOW, Published, normalised_score, published_curve
-from parallel_ppo.reports.runs import METRICS, Run, load_run
+from parallel_ppo.reports.runs import MAX_OBJECT_BYTES, METRICS, Run, load_run
 from parallel_ppo.reports.statistics import Estimate
+from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
 
 MANIFEST = "suite.json"
 
@@ -47,10 +47,7 @@ def run_name(game: str, seed: int) -> str:
 
 def save_plan(plan: Plan, directory: Path) -> None:
     """Atomically: a suite that is killed can always be resumed."""
-    draft = directory / f".writing-{secrets.token_hex(8)}"
-    with draft.open("x") as file:  # never through a link that lies there
-        file.write(json.dumps(asdict(plan), indent=2) + "\n")
-    draft.replace(directory / MANIFEST)
+    write_atomically(directory / MANIFEST, (json.dumps(asdict(plan), indent=2) + "\n").encode())
 
 
 def load_plan(directory: Path) -> Plan:
@@ -60,8 +57,8 @@ def load_plan(directory: Path) -> Plan:
             f"no {path}; expected the directory of a suite, as `tools/suite.py --output-dir` made it"
         )
     try:
-        return Plan(**json.loads(path.read_text()))
-    except (ValueError, TypeError):
+        return Plan(**json.loads(read_regular(path, MAX_OBJECT_BYTES)))
+    except (Damaged, ValueError, TypeError, RecursionError):
         raise InputError(
             f"{path} cannot be read as a suite; start a new one with another --output-dir"
         ) from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,13 +14,14 @@ from matplotlib.figure import Figure
 
 from parallel_ppo.reports import html
 from parallel_ppo.reports import theme as themes
-from parallel_ppo.reports.compare import json_ready
-from parallel_ppo.reports.curves import return_curve
+from parallel_ppo.reports.curves import LEAST_EPISODES, RETURN_WINDOW, return_curve
+from parallel_ppo.reports.procgen_scores import Published
 from parallel_ppo.reports.runs import Run
 from parallel_ppo.reports.statistics import Estimate, mean_curve
 from parallel_ppo.reports.suite import GameResult, SuiteResult, as_json
 from parallel_ppo.reports.theme import Theme
-from parallel_ppo.reports.words import count, estimate, number
+from parallel_ppo.reports.words import count, estimate, json_ready, number
+from parallel_ppo.storage.files import write_atomically
 
 HEADER = (
     "game",
@@ -31,7 +33,6 @@ HEADER = (
     "published at",
     "steps/s",
 )
-COLUMNS = 4
 
 
 def write_suite(result: SuiteResult, runs: dict[str, list[Run]], directory: Path) -> list[Path]:
@@ -41,7 +42,7 @@ def write_suite(result: SuiteResult, runs: dict[str, list[Run]], directory: Path
         "results.json": json.dumps(json_ready(as_json(result)), indent=2, allow_nan=False) + "\n",
     }
     for name, text in texts.items():
-        (directory / name).write_text(text, encoding="utf-8")
+        write_atomically(directory / name, text.encode())
     return [directory / name for name in texts]
 
 
@@ -93,7 +94,9 @@ def notes(result: SuiteResult) -> list[str]:
         lines.append(f"not finished yet: {', '.join(result.missing)}")
     modes = sorted({f"{game.distribution_mode}, {_levels(game)}" for game in result.games})
     lines.append("levels: " + "; ".join(modes))
-    lines.append("returns are of the last 100 training episodes; the interval is over seeds")
+    lines.append(
+        f"returns are of the last {RETURN_WINDOW} training episodes (at least {LEAST_EPISODES}); the interval is over seeds"
+    )
     if any(game.published for game in result.games):
         lines.append(
             "published: OpenAI's PPO, IMPALA, 64 x 256, 3 epochs, mean of 3 runs, within 0.15 M steps (openai/train-procgen)"
@@ -124,9 +127,7 @@ def suite_page(result: SuiteResult, runs: dict[str, list[Run]]) -> str:
         f"<h1>{html.escape(title(result))}</h1>",
         html.paragraph(about(result), kind="muted"),
         html.cards(_cards(result)),
-        html.picture(lambda theme: suite_figure(result, runs, theme=theme), description=title(result))
-        if runs
-        else "",
+        html.pictures([(game.game, partial(_game_figure, game, runs[game.game])) for game in result.games]),
         "<h2>Games</h2>",
         html.table(HEADER, game_rows(result), numbers_from=1),
         html.bullets("Notes", notes(result)),
@@ -155,35 +156,30 @@ def _cards(result: SuiteResult) -> list[str]:
     ]
 
 
-def suite_figure(result: SuiteResult, runs: dict[str, list[Run]], *, theme: Theme) -> Figure:
-    """A small panel per game: our curve, and the published points where our steps reach them."""
-    rows = math.ceil(len(runs) / COLUMNS)
-    columns = min(COLUMNS, len(runs))
-    with themes.drawing(theme):
-        figure = themes.new_figure(max(6.5, 3.4 * columns), 2.9 * rows)
-        panels = np.atleast_1d(figure.subplots(rows, columns)).ravel()
-        for axes, game in zip(panels, result.games, strict=False):
-            _draw_game(axes, game, runs[game.game], theme)
-        for axes in panels[len(runs) :]:
-            axes.set_visible(False)
-    return figure
+def _game_figure(game: GameResult, runs: Sequence[Run], theme: Theme) -> Figure:
+    legend = [("mean over seeds, with 95 %", theme.series[1])]
+    if _reached(game):
+        legend.append(("published", theme.series[0]))
+    return themes.panel_figure(lambda axes, _: _draw_game(axes, game, runs, theme), theme, legend=legend)
+
+
+def _reached(game: GameResult) -> list[Published]:
+    return [point for point in game.published if point.steps <= 1.05 * game.steps]
 
 
 def _draw_game(axes: Axes, game: GameResult, runs: Sequence[Run], theme: Theme) -> None:
+    """Our curve, thin for each seed, and the published points where our steps reach them."""
     axes.set_title(game.game)
     curves = [return_curve(run) for run in runs]
     for run, curve in zip(runs, curves, strict=True):
         axes.plot(run.steps, curve, color=theme.series[1], alpha=0.3, linewidth=0.8)
     mean = mean_curve([run.steps for run in runs], curves)
     if not len(mean[0]):
-        themes.empty(axes, "no episode has finished yet")
+        themes.empty(axes, f"fewer than {LEAST_EPISODES} episodes have finished")
         return
-    themes.line(axes, mean, color=theme.series[1], label="ours")
-    reached = [point for point in game.published if point.steps <= 1.05 * game.steps]
-    if reached:
-        steps, values = [point.steps for point in reached], [point.value for point in reached]
-        axes.scatter(steps, values, color=theme.series[0], marker="D", zorder=4, label="published")
-        axes.legend(fontsize=8)
+    themes.line(axes, mean, color=theme.series[1])
+    for point in _reached(game):
+        axes.scatter(point.steps, point.value, color=theme.series[0], marker="D", zorder=4)
     themes.steps_axis(axes)
     axes.set_ylabel("return")
     axes.set_xlim(left=0)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,15 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
 
+from parallel_ppo.storage.files import write_atomically
+
+LONGEST_LABEL = 44
+Legend = Sequence[tuple[str, str]]  # labels and their colours
 PHASES = ("rollout", "learn", "sync", "other")
-PHASE_NAMES = {"rollout": "collect", "learn": "learn", "sync": "synchronise", "other": "other"}
+PHASE_NAMES = {"rollout": "collect", "learn": "update", "sync": "exchange", "other": "other"}
 
 
 @dataclass(frozen=True)
@@ -78,6 +84,7 @@ def drawing(theme: Theme) -> Iterator[None]:
         "font.family": "DejaVu Sans",
         "legend.frameon": False,
         "svg.hashsalt": "parallel_ppo",
+        "text.parse_math": False,  # a label is text, whatever dollars it has
     }
     with matplotlib.rc_context(settings):
         yield
@@ -106,6 +113,11 @@ def plain_numbers(axes: Axes) -> None:
     axes.yaxis.set_major_formatter(lambda value, _position: f"{value:,.6g}")
 
 
+def from_zero(axes: Axes) -> None:
+    """The whole height, and some air above the highest point."""
+    axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
+
+
 def steps_axis(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.xaxis.set_major_locator(MaxNLocator(6))
@@ -117,14 +129,15 @@ def line(
     curve: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
     *,
     color: str,
-    label: str | None = None,
     scale: float = 1.0,
+    dashed: bool = False,
 ) -> None:
     """A mean with its interval; a curve of one point is drawn as a point."""
     x, mean, low, high = curve
     if not len(x):
         return
-    axes.plot(x / scale, mean, color=color, linewidth=2, label=label, marker="o" if len(x) == 1 else None)
+    style: Any = {"linestyle": (0, (4, 3)), "linewidth": 2.4} if dashed else {"linewidth": 2}
+    axes.plot(x / scale, mean, color=color, marker="o" if len(x) == 1 else None, **style)
     if np.isfinite(low).any():
         axes.fill_between(x / scale, low, high, color=color, alpha=0.22, linewidth=0)
 
@@ -137,27 +150,56 @@ def empty(axes: Axes, why: str) -> None:
     axes.set_yticks([])
 
 
-def headed_figure(width: float, height: float, *, title: str) -> tuple[SubFigure, SubFigure, Figure]:
-    """A figure with a strip on top that holds the title and, under it, room for a legend."""
-    strip = 0.85 if title else 0.4
+def headed_figure(
+    width: float, height: float, *, title: str, legend: Legend = ()
+) -> tuple[SubFigure, SubFigure, Figure]:
+    """A figure with a strip on top for the title and under it one legend for all panels; both may take several lines."""
+    lines = textwrap.wrap(title, int(7.5 * width)) or [""]
+    columns = _legend_columns(width, legend)
+    rows = -(-len(legend) // columns) if legend else 1
+    strip = 0.25 + 0.3 * len(lines) + 0.24 * rows
     figure = new_figure(width, height + strip)
     header, body = np.asarray(figure.subfigures(2, 1, height_ratios=[strip, height]))
-    if title:
-        header.text(0.012, 0.88, title, ha="left", va="top", fontsize=15, weight="bold")
+    header.text(0.012, 1 - 0.1 / strip, "\n".join(lines), ha="left", va="top", fontsize=15, weight="bold")
+    if legend:
+        place = {"loc": "lower left", "bbox_to_anchor": (0.006, 0), "borderaxespad": 0.1}
+        _draw_legend(header, legend, ncols=columns, **place)
     return header, body, figure
 
 
-def legend_of(header: SubFigure, axes: Axes, *, columns: int = 6) -> None:
-    """One legend for all panels, above them."""
-    handles, labels = axes.get_legend_handles_labels()
-    header.legend(
-        handles,
-        labels,
-        loc="lower left",
-        bbox_to_anchor=(0.006, 0),
-        ncols=max(1, min(columns, len(labels))),
-        borderaxespad=0.1,
+def panel_figure(draw: Callable[[Axes, Theme], None], theme: Theme, *, legend: Legend) -> Figure:
+    """One panel with its legend above it, readable on a narrow page."""
+    with drawing(theme):
+        columns = _legend_columns(5.4, legend)
+        figure = new_figure(5.4, 3.7 + 0.24 * -(-len(legend) // columns))
+        draw(figure.subplots(), theme)
+        _draw_legend(figure, legend, loc="outside upper left", ncols=columns)
+    return figure
+
+
+def _legend_columns(width: float, legend: Legend) -> int:
+    longest = max((len(short(label)) for label, _ in legend), default=1)
+    return max(1, min(len(legend), int(width / (0.5 + 0.085 * longest))))
+
+
+def _draw_legend(place: Figure | SubFigure, legend: Legend, **options: Any) -> None:
+    """The texts are set afterwards: matplotlib leaves labels out that begin with an underscore."""
+    handles = [Line2D([], [], color=color, linewidth=3) for _, color in legend]
+    drawn = place.legend(handles, ["-"] * len(legend), **options)
+    for text, (label, _) in zip(drawn.get_texts(), legend, strict=True):
+        text.set_text(short(label))
+
+
+def short(label: str) -> str:
+    return (
+        label
+        if len(label) <= LONGEST_LABEL
+        else f"{label[: LONGEST_LABEL // 2 - 1]}…{label[-LONGEST_LABEL // 2 :]}"
     )
+
+
+def color_of(theme: Theme, index: int) -> str:
+    return theme.series[index % len(theme.series)]
 
 
 def figure_bytes(figure: Figure, kind: str) -> bytes:
@@ -167,5 +209,5 @@ def figure_bytes(figure: Figure, kind: str) -> bytes:
 
 
 def save(figure: Figure, path: Path) -> Path:
-    path.write_bytes(figure_bytes(figure, path.suffix.lstrip(".")))
+    write_atomically(path, figure_bytes(figure, path.suffix.lstrip(".")))
     return path

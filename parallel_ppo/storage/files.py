@@ -4,7 +4,9 @@ import contextlib
 import os
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 CHUNK = 1 << 20
 TEMPORARY = ".writing-"  # what is not finished begins with this
@@ -58,8 +60,9 @@ def sync_directory(path: Path) -> None:
         os.close(descriptor)
 
 
-def read_regular(path: Path, max_bytes: int) -> bytes:
-    """The content of a regular file of bounded size: no pipe to wait for, no device that never ends."""
+@contextlib.contextmanager
+def open_regular(path: Path, max_bytes: int) -> Iterator[BinaryIO]:
+    """A regular file of bounded size: no pipe to wait for, no device that never ends."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -73,8 +76,13 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
         if status.st_size > max_bytes:
             raise Damaged(f"{path} has {status.st_size:,} bytes, expected at most {max_bytes:,}")
         with open(descriptor, "rb", closefd=False) as file:
-            return file.read(max_bytes + 1)
+            yield file
     except OSError as error:
         raise Damaged(f"{path} cannot be read ({error.strerror})") from None
     finally:
         os.close(descriptor)
+
+
+def read_regular(path: Path, max_bytes: int) -> bytes:
+    with open_regular(path, max_bytes) as file:
+        return file.read(max_bytes + 1)

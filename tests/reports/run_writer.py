@@ -31,6 +31,9 @@ def write_run(
     machine: str = "Test CPU",
     commit: str = "abc123",
     best_return: float = 9.0,
+    episodes_each: int = 8,
+    threads: int = 1,
+    exchange: float = 0.0,
 ) -> Path:
     """`rollout` and `learn` are the seconds of one worker; `coordinator` is the part of `learn` that never shrinks."""
     path.mkdir(parents=True)
@@ -41,13 +44,12 @@ def write_run(
     for iteration in range(1, iterations + 1):
         slowness = 1 + noise * generator.standard_normal()
         t_rollout = rollout / workers * slowness
-        t_learn = ((learn - coordinator) / workers + coordinator) * slowness
-        t_sync = 0.01
-        t_iter = t_rollout + t_learn + t_sync
+        t_learn = ((learn - coordinator) / workers + coordinator) * slowness + exchange
+        t_iter = t_rollout + t_learn
         clock += t_iter
         steps = iteration * steps_each
         mean = best_return * (1 - np.exp(-iteration / 20))
-        for env_index in range(8):
+        for env_index in range(episodes_each):
             episodes.append(
                 {
                     "iteration": iteration,
@@ -71,7 +73,7 @@ def write_run(
                 "t_iter": t_iter,
                 "t_rollout": t_rollout,
                 "t_learn": t_learn,
-                "t_sync": t_sync,
+                "t_sync": exchange,
                 "t_coordinator": coordinator * slowness,
                 "loss": 0.5 / iteration,
                 "policy_loss": -0.01,
@@ -92,9 +94,9 @@ def write_run(
                 "idle_collect": 0.05,
                 "idle_update": 0.05,
                 "share_collect": t_rollout / t_iter,
-                "share_gradients": (t_learn - coordinator * slowness) / t_iter,
+                "share_gradients": (t_learn - exchange - coordinator * slowness) / t_iter,
                 "share_reduce": 0.0,
-                "share_exchange": t_sync / t_iter,
+                "share_exchange": exchange / t_iter,
                 "share_coordinator": coordinator * slowness / t_iter,
             }
         )
@@ -141,6 +143,7 @@ def write_run(
             "policy_sha256": lines[-1]["policy_sha256"],
             "final_return_mean": 1.0,
             "num_workers": workers,
+            "num_threads": threads,
             "stop_reason": "total_timesteps",
             "bit_exact": True,
             "worker_restarts": 0,

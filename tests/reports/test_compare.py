@@ -4,17 +4,17 @@ import re
 
 import pytest
 import yaml
+from matplotlib.text import Text
 from run_writer import write_run
 
+from parallel_ppo.exits import InputError
 from parallel_ppo.reports import compare_command
-from parallel_ppo.reports.compare import compare, default_thresholds
 from parallel_ppo.reports.compare_command import main, write_comparison
-from parallel_ppo.reports.comparison_plot import comparison_figure
-from parallel_ppo.reports.comparison_text import text_report
+from parallel_ppo.reports.comparison import compare, default_thresholds
+from parallel_ppo.reports.comparison_report import comparison_figure, group_rows, headline, text_report
 from parallel_ppo.reports.groups import Group
-from parallel_ppo.reports.runs import load_run
+from parallel_ppo.reports.runs import load_run, one_line
 from parallel_ppo.reports.theme import figure_bytes
-from parallel_ppo.reports.words import headline
 
 
 def group(label, *paths):
@@ -24,7 +24,7 @@ def group(label, *paths):
 def test_speedup_efficiency_and_equal_bits(twins):
     comparison = compare(twins)
     pair = comparison.pairs[0]
-    exact = (8.0 + 0.01) / (1.0 + 0.4 + 5.6 / 2 + 0.01)
+    exact = 8.0 / (1.0 + 0.4 + 5.6 / 2)
     assert pair.speedup.value == pytest.approx(exact, rel=0.02)
     assert pair.speedup.low < pair.speedup.value < pair.speedup.high
     assert pair.efficiency.value == pytest.approx(pair.speedup.value / 2)
@@ -50,14 +50,24 @@ def test_chosen_thresholds_are_reached_by_all(twins):
 
 
 def test_efficiency_counts_the_threads_of_the_baseline(tmp_path):
-    baseline = write_run(tmp_path / "s", kind="sequential", workers=1)
-    summary = json.loads((baseline / "summary.json").read_text())
-    (baseline / "summary.json").write_text(json.dumps({**summary, "num_threads": 2}))
+    baseline = write_run(tmp_path / "s", kind="sequential", workers=1, threads=2)
     comparison = compare(
         [group("sequential", baseline), group("parallel", write_run(tmp_path / "p", workers=2))]
     )
     assert comparison.pairs[0].efficiency.value == pytest.approx(comparison.pairs[0].speedup.value)
-    assert any("num_threads" in line for line in comparison.warnings)
+
+
+def test_equal_hashes_are_the_proof_that_learning_was_the_same(tmp_path):
+    """Threads and commits that differ are then no reason for a warning; another machine still is: of the speed."""
+    for machine, expected in (("Test CPU", []), ("Other", ["other machine"])):
+        one = write_run(tmp_path / f"s{machine}", kind="sequential", workers=1, threads=2, commit="old")
+        two = write_run(tmp_path / f"p{machine}", machine=machine)
+        warnings = compare([group("sequential", one), group("parallel", two)]).warnings
+        assert [line.split(":")[0] for line in warnings] == expected
+    other = write_run(tmp_path / "o", learning="other")
+    warnings = compare([group("sequential", one), group("parallel", other)]).warnings
+    assert any("num_threads" in line for line in warnings)
+    assert any("other commit" in line for line in warnings)
 
 
 def test_other_bits_are_found_where_they_begin(tmp_path):
@@ -73,9 +83,7 @@ def test_other_bits_are_found_where_they_begin(tmp_path):
 
 
 def test_other_bits_that_have_a_reason_are_not_called_a_fault(tmp_path):
-    threaded = write_run(tmp_path / "a", kind="sequential", workers=1, learning="threaded")
-    summary = json.loads((threaded / "summary.json").read_text())
-    (threaded / "summary.json").write_text(json.dumps({**summary, "num_threads": 2}))
+    threaded = write_run(tmp_path / "a", kind="sequential", workers=1, learning="threaded", threads=2)
     identity = compare([group("a", threaded), group("b", write_run(tmp_path / "b"))]).pairs[0].identity
     assert identity.sentence == "no: seed 1 differs from step 2,048 on, as it may: other arithmetic"
 
@@ -100,7 +108,10 @@ def test_bits_of_different_seeds_are_not_compared(tmp_path):
     ],
 )
 def test_what_is_not_comparable_is_said(tmp_path, change, words):
-    groups = [group("a", write_run(tmp_path / "a")), group("b", write_run(tmp_path / "b", **change))]
+    groups = [
+        group("a", write_run(tmp_path / "a")),
+        group("b", write_run(tmp_path / "b", learning="other", **change)),
+    ]
     comparison = compare(groups)
     assert len(comparison.warnings) == 1
     assert re.search(words, comparison.warnings[0])
@@ -142,7 +153,7 @@ def test_runs_of_different_games_are_not_called_faster(tmp_path):
         for env, workers in (("coinrun", 1), ("starpilot", 2))
     ]
     comparison = compare([group("a", paths[0]), group("b", paths[1])])
-    assert headline(comparison).startswith("b and a did different work")
+    assert headline(comparison) == "b and a did different work: their speeds do not compare"
 
 
 def test_cpu_use_before_the_first_sample_is_not_known(tmp_path):
@@ -156,7 +167,7 @@ def test_cpu_use_before_the_first_sample_is_not_known(tmp_path):
 
 
 def test_steps_of_a_schedule_matter_only_when_it_moves(tmp_path):
-    paths = [write_run(tmp_path / name) for name in ("a", "b")]
+    paths = [write_run(tmp_path / name, learning=name) for name in ("a", "b")]
     for schedule, expected in (("constant", 0), ("linear", 1)):
         for steps, path in enumerate(paths):
             config = yaml.safe_load((path / "config.yaml").read_text())
@@ -185,6 +196,8 @@ def test_one_iteration_each_in_progress_and_no_episodes(tmp_path):
     groups = [group("a", paths[0]), group("b", paths[1])]
     comparison = compare(groups)
     assert comparison.pairs[0].speedup.value > 1
+    assert "fewer than 5 iterations" in headline(comparison), "no figure without an interval"
+    assert "x" not in headline(comparison)
     assert comparison.thresholds == []
     figure_bytes(comparison_figure(groups, comparison), "svg")
     assert "in progress" in text_report(comparison)
@@ -200,6 +213,52 @@ def test_the_command_takes_the_newest_runs_and_says_where_it_wrote(tmp_path, mon
     assert "newest sequential run: runs/sequential-1" in printed
     assert "comparison/comparison.html" in printed
     assert (tmp_path / "comparison" / "comparison.png").stat().st_size > 10_000
+
+
+@pytest.mark.parametrize(("episodes_each", "told"), [(1, "only 12 episodes yet"), (2, ", 24 episodes")])
+def test_a_window_that_is_not_full_says_so(tmp_path, episodes_each, told):
+    paths = [write_run(tmp_path / name, episodes_each=episodes_each) for name in "ab"]
+    groups = [group("a", paths[0]), group("b", paths[1])]
+    comparison = compare(groups)
+    cells = dict(group_rows(comparison))["return, last 100 episodes"]
+    assert all(cell.endswith(told) for cell in cells)
+    assert ("fewer than 20" in drawn_text(comparison, groups)) == (episodes_each == 1)
+
+
+def drawn_text(comparison, groups):
+    figure = comparison_figure(groups, comparison)
+    figure_bytes(figure, "png")
+    return " ".join(text.get_text() for text in figure.findobj(Text))
+
+
+def test_identical_rows_and_warnings_appear_once(tmp_path):
+    mixed = group("a", write_run(tmp_path / "a1"), write_run(tmp_path / "a2", seed=2, workers=4))
+    others = [group(name, write_run(tmp_path / name)) for name in "bc"]
+    comparison = compare([mixed, *others], thresholds=[0.1, 0.11, 900, 1000])
+    assert len(comparison.warnings) == len(set(comparison.warnings))
+    names = [name for name, _ in group_rows(comparison) if name.startswith("time to")]
+    assert names == ["time to return 0.11", "time to return 900"], "passed at once; never reached"
+
+
+def test_a_run_counts_once(tmp_path):
+    run = str(write_run(tmp_path / "a"))
+    with pytest.raises(InputError, match="is given twice for x"):
+        main(["--run", f"x={run}", "--run", f"x={run}", "--run", f"y={run}"])
+
+
+def test_any_text_can_be_a_label(tmp_path, capsys, monkeypatch):
+    """Labels and folders are named by people, machines and environments by strangers: none of it is mathematics or markup."""
+    monkeypatch.chdir(tmp_path)
+    labels = ["a$_$", "_hidden", "x" * 400, "two\nlines \x1b[31m", "\udc80", "$\\frac$", "seconds"]
+    flags, groups = [], []
+    for index, label in enumerate(labels):
+        path = write_run(tmp_path / f"{index}", machine=label, env=label.replace("\udc80", "$"))
+        flags += ["--run", f"{label}={path}"]
+        groups.append(group(one_line(label), path))
+    assert main(flags) == 0
+    assert "\x1b[31m" not in capsys.readouterr().out
+    words = drawn_text(compare(groups), groups)
+    assert all(one_line(label)[:15] in words for label in labels)
 
 
 def test_labels_repeat_for_seeds(tmp_path, capsys, monkeypatch):

@@ -4,8 +4,8 @@ from html.parser import HTMLParser
 from run_writer import write_run
 
 from parallel_ppo.reports import html
-from parallel_ppo.reports.compare import compare
-from parallel_ppo.reports.comparison_page import comparison_page
+from parallel_ppo.reports.comparison import compare
+from parallel_ppo.reports.comparison_report import comparison_page
 from parallel_ppo.reports.groups import Group
 from parallel_ppo.reports.runs import load_run
 
@@ -31,7 +31,7 @@ def test_the_page_is_whole_and_loads_nothing(twins):
     checker = Checker()
     checker.feed(page)
     assert checker.open == []
-    assert len(checker.addresses) == 3
+    assert len(checker.addresses) == 1 + 4 * 2, "the icon, and four panels in two themes"
     assert all(address.startswith("data:") for address in checker.addresses)
     assert "url(" not in page
     assert "@import" not in page
@@ -52,3 +52,10 @@ def test_labels_cannot_inject_markup(tmp_path):
 
 def test_empty_lists_leave_no_box():
     assert html.bullets("Notes", []) == ""
+
+
+def test_on_a_narrow_page_every_cell_names_its_column():
+    table = html.table(["", "a & b", "two"], [("speed", "1", "2")])
+    assert 'data-column="a &amp; b">1</td>' in table
+    assert "@media (max-width: 640px)" in html.STYLE
+    assert "attr(data-column)" in html.STYLE

@@ -1,11 +1,13 @@
 import numpy as np
 import pytest
+from matplotlib.legend import Legend
+from matplotlib.text import Text
 from run_writer import write_run
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme
 from parallel_ppo.reports.groups import group_seeds
-from parallel_ppo.reports.plot_command import main
+from parallel_ppo.reports.plot_command import default_directory, main
 from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, PANELS, curves_figure
 from parallel_ppo.reports.runs import load_run
 
@@ -25,8 +27,8 @@ def test_every_panel_shows_every_group(tmp_path):
 
 def test_png_and_svg_over_steps_and_time(tmp_path, capsys):
     write_run(tmp_path / "a")
-    assert main([str(tmp_path / "a"), "--output-dir", str(tmp_path / "deep" / "out")]) == 0
-    names = {path.name for path in (tmp_path / "deep" / "out").iterdir()}
+    assert main([str(tmp_path / "a")]) == 0
+    names = {path.name for path in (tmp_path / "a" / "plots").iterdir()}
     assert names == {f"curves_over_{over}.{kind}" for over in ("steps", "time") for kind in ("png", "svg")}
     assert "wrote" in capsys.readouterr().out
 
@@ -56,3 +58,34 @@ def test_a_constant_curve_has_readable_ticks():
     axes.plot([0, 1], [0.01, 0.01 + 1e-15])
     theme.plain_numbers(axes)
     assert np.ptp(axes.get_ylim()) > 1e-3
+
+
+def test_plots_lie_in_the_run_or_are_named_for_the_runs(tmp_path):
+    runs = [load_run(write_run(tmp_path / name, iterations=1)) for name in ("a", "b", "deep/a")]
+    chosen = [default_directory(each) for each in ([runs[0]], [runs[1]], runs[:2], runs)]
+    names = [str(path.relative_to(tmp_path)) for path in chosen]
+    assert names == ["a/plots", "b/plots", "plots-a+b", "plots-a+b+deep_a"]
+
+
+def test_a_link_in_a_downloaded_run_leads_nowhere(tmp_path):
+    run = write_run(tmp_path / "run", iterations=1)
+    (run / "plots").symlink_to(tmp_path)
+    with pytest.raises(InputError, match="--output-dir"):
+        main([str(run)])
+    (tmp_path / "victim").write_text("mine")
+    (run / "picture.svg").symlink_to(tmp_path / "victim")
+    theme.save(theme.new_figure(1, 1), run / "picture.svg")
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
+def test_the_picture_says_what_its_lines_are_and_covers_no_data(tmp_path):
+    figure = curves_figure(group_seeds([load_run(write_run(tmp_path / "a"))]), over=OVER_STEPS, smoothing=3)
+    theme.figure_bytes(figure, "png")
+    words = " ".join(text.get_text() for text in figure.findobj(Text))
+    assert "Thin lines: each iteration" in words and "last 3 iterations" in words
+    width, height = figure.bbox.size
+    for legend in figure.findobj(Legend):
+        box = legend.get_window_extent()
+        assert box.x0 >= 0 and box.x1 <= width and box.y1 <= height
+        for axes in figure.subfigs[1].axes:
+            assert not box.shrunk(0.98, 0.9).overlaps(axes.get_window_extent())

@@ -6,6 +6,7 @@ import pytest
 from run_writer import write_run
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.reports import runs
 from parallel_ppo.reports.curves import iteration_returns, phase_cost, phase_seconds, return_curve, timing
 from parallel_ppo.reports.groups import group_seeds
 from parallel_ppo.reports.runs import find_runs, load_log, load_run, newest_run
@@ -131,6 +132,83 @@ def test_other_wrong_inputs_are_one_line(tmp_path):
         assert "\n" not in str(caught.value)
 
 
+def plant(path, kind):
+    path.unlink()
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "huge":
+        with path.open("wb") as file:
+            file.truncate(1 << 40)
+    elif kind == "long line":
+        path.write_bytes(b'{"a": "' + b"x" * (2 << 20) + b'"}\n{}\n')
+    elif kind == "deep":
+        path.write_bytes(b"[" * 50_000 + b"\n{}\n")
+
+
+@pytest.mark.parametrize(
+    "file", ["metrics.jsonl", "episodes.jsonl", "config.yaml", "run.json", "summary.json"]
+)
+@pytest.mark.parametrize("kind", ["pipe", "device", "huge", "long line", "deep"])
+def test_files_that_never_end_or_are_too_large(tmp_path, file, kind):
+    path = write_run(tmp_path / "a", iterations=3)
+    plant(path / file, kind)
+    if file in ("run.json", "summary.json"):
+        assert any(file in note for note in load_run(path).notes)
+    elif (file, kind) == ("config.yaml", "long line"):
+        with pytest.raises(InputError, match="bytes, expected at most"):
+            load_run(path)
+    else:
+        with pytest.raises(InputError, match=file) as caught:
+            load_run(path)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a: &-a [1]\nb: *-a\n", "a: &x {}\n", "- &a 1\n"])
+def test_anchors_in_a_config_are_refused(tmp_path, text):
+    path = write_run(tmp_path / "a", iterations=3)
+    (path / "config.yaml").write_text(text)
+    with pytest.raises(InputError, match="anchors and aliases are not allowed"):
+        load_run(path)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [{"steps_global": 1e999}, {"steps_global": 10**400}, {"steps_global": float("nan")}, {"steps_global": 0}],
+)
+def test_steps_that_are_none(tmp_path, row):
+    path = write_run(tmp_path / "a", iterations=3)
+    with (path / "metrics.jsonl").open("a") as log:
+        log.write(json.dumps(row) + "\n")
+    with pytest.raises(InputError, match="steps_global"):
+        load_run(path)
+
+
+def test_a_log_with_more_columns_than_can_be_held(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "MAX_CELLS", 1000)
+    path = write_run(tmp_path / "a", iterations=3)
+    (path / "metrics.jsonl").write_text("".join(f'{{"c{index}": 1}}\n' for index in range(100)))
+    with pytest.raises(InputError, match="more than can be shown"):
+        load_run(path)
+
+
+def test_text_from_a_stranger_is_one_printable_line(tmp_path):
+    path = write_run(tmp_path / "a", machine="\x1b[31mCPU\n2\udc80" + "x" * 1000)
+    (path / "config.yaml").write_text("training:\n  seed: 0x" + "f" * 6000 + "\n")
+    run = load_run(path)
+    assert run.machine["cpu_model"].startswith("\\x1b[31mCPU 2?xxx")
+    assert len(run.machine["cpu_model"]) == 300
+    assert len(run.setting("training.seed")) == 300
+
+
+def test_exchange_is_part_of_the_update_and_counted_once(tmp_path):
+    run = load_run(write_run(tmp_path / "a", iterations=3, exchange=0.5))
+    phases = phase_seconds(run)
+    np.testing.assert_allclose(phases["learn"] + phases["sync"], run.column("t_learn"))
+    np.testing.assert_allclose(sum(phases.values()), run.iteration_seconds())
+
+
 def test_a_log_on_its_own_will_do(tmp_path):
     path = write_run(tmp_path / "a", iterations=4)
     alone = tmp_path / "alone" / "log.jsonl"
@@ -146,6 +224,10 @@ def test_the_newest_run_of_a_kind_is_found(tmp_path):
         os.utime(path / "metrics.jsonl", (1000 + number, 1000 + number))
     assert newest_run(tmp_path, kind="sequential").name == "run-2"
     assert find_runs(tmp_path)[-1].name == "run-3"
+    deep = write_run(tmp_path / "suite-1" / "coinrun-seed1", kind="sequential", iterations=1)
+    (tmp_path / "odd").mkdir()
+    os.mkfifo(tmp_path / "odd" / "metrics.jsonl")
+    assert newest_run(tmp_path, kind="sequential") == deep
     with pytest.raises(InputError, match="make train-parallel"):
         newest_run(tmp_path / "nothing", kind="parallel")
 
@@ -157,7 +239,7 @@ def test_the_first_iteration_is_warm_up_and_phases_are_per_thousand_steps(tmp_pa
         row["wall_time"] += 100.0
     (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     run = load_run(path)
-    assert timing(run).throughput == pytest.approx(2048 / 8.01)
+    assert timing(run).throughput == pytest.approx(2048 / 8)
     cost = phase_cost([run])
     assert cost["rollout"] == pytest.approx(2.0 / 2.048)
     assert cost["learn"] == pytest.approx(6.0 / 2.048)
@@ -171,7 +253,7 @@ def test_returns_per_iteration(tmp_path):
 
 
 def test_seeds_become_a_group_and_other_settings_do_not(tmp_path):
-    runs = [load_run(write_run(tmp_path / f"s{seed}", seed=seed)) for seed in (1, 2, 3)]
-    runs.append(load_run(write_run(tmp_path / "other", seed=4, policy="impala")))
-    runs.append(load_run(write_run(tmp_path / "again", seed=1)))
-    assert [len(group.runs) for group in group_seeds(runs)] == [3, 1, 1]
+    members = [load_run(write_run(tmp_path / f"s{seed}", seed=seed)) for seed in (1, 2, 3)]
+    members.append(load_run(write_run(tmp_path / "other", seed=4, policy="impala")))
+    members.append(load_run(write_run(tmp_path / "again", seed=1)))
+    assert [len(group.runs) for group in group_seeds(members)] == [3, 1, 1]

@@ -31,12 +31,14 @@ def test_recent_mean_equals_its_slow_twin():
     for place in at:
         seen = [values[index] for index in order if positions[index] <= place]
         slow.append(np.mean(seen[-50:]) if len(seen) >= 20 else np.nan)
-    np.testing.assert_allclose(statistics.recent_mean(positions, values, at, window=50), slow)
+    np.testing.assert_allclose(statistics.recent_mean(positions, values, at, window=50, minimum=20), slow)
 
 
 def test_recent_mean_of_fewer_episodes_than_the_minimum():
-    result = statistics.recent_mean(np.array([2, 3]), np.array([4.0, 6.0]), np.array([1, 2, 3]))
+    positions, values, at = np.array([2, 3]), np.array([4.0, 6.0]), np.array([1, 2, 3])
+    result = statistics.recent_mean(positions, values, at, window=100, minimum=2)
     np.testing.assert_allclose(result, [np.nan, np.nan, 5.0])
+    assert np.isnan(statistics.recent_mean(positions, values, at, window=100, minimum=20)).all()
 
 
 def test_iqm_cuts_a_quarter_at_either_end():
@@ -63,6 +65,22 @@ def test_the_bootstrap_is_deterministic_and_says_nothing_from_one_value():
     assert np.isnan(statistics.bootstrap([]).value)
 
 
+def test_rates_have_an_interval_even_where_all_succeed():
+    estimate = statistics.rate(60, 60)
+    assert (estimate.value, estimate.high) == (1.0, 1.0)
+    assert estimate.low == pytest.approx(0.9398, abs=1e-4)
+    half = statistics.rate(5, 10)
+    assert (half.low, half.high) == pytest.approx((0.2366, 0.7634), abs=1e-4), "Wilson's, by hand"
+    assert np.isnan(statistics.rate(0, 0).value)
+
+
+def test_the_difference_of_rates_is_newcombes():
+    estimate = statistics.difference_of_rates(statistics.rate(56, 70), statistics.rate(48, 80))
+    assert (estimate.value, estimate.low, estimate.high) == pytest.approx((0.2, 0.0524, 0.3339), abs=1e-4)
+    same = statistics.difference_of_rates(statistics.rate(10, 10), statistics.rate(10, 10))
+    assert same.low < 0 < same.high
+
+
 def test_the_stratified_bootstrap_keeps_every_game():
     estimate = statistics.stratified_bootstrap([[0.0, 0.0], [1.0, 1.0]], np.mean)
     assert (estimate.value, estimate.low, estimate.high) == (0.5, 0.5, 0.5)
@@ -81,9 +99,8 @@ def test_speedup_is_the_ratio_of_throughputs_with_an_interval_around_it():
     assert estimate.value == pytest.approx(by_hand)
     assert estimate.low < by_hand < estimate.high
     assert 0.01 < estimate.high - estimate.low < 0.15
-    assert np.isnan(statistics.speedup([make_timing(1, 2.0, 0, 1)], fast).low), (
-        "one iteration has no interval"
-    )
+    for few in (0, 1, 4):
+        assert np.isnan(statistics.speedup([make_timing(few, 2.0, 0, 1)], fast).low), "too few"
 
 
 def test_several_runs_widen_the_interval_by_what_lies_between_them():

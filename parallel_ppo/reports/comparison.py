@@ -1,0 +1,307 @@
+"""Groups of runs compared: speed, memory, time to a return, whether they learned the same bits and may be compared at all.
+
+The first group is the baseline; every other one is compared with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from parallel_ppo.reports import curves, statistics
+from parallel_ppo.reports.groups import Group, learning_settings, short_env
+from parallel_ppo.reports.runs import Run
+from parallel_ppo.reports.statistics import Estimate
+
+IDENTICAL, DIFFERENT, UNKNOWN = "identical", "different", "unknown"
+CONTENDED = 0.8
+
+# A step costs the same only where these agree.
+WORK = {
+    "env.id": "other game",
+    "training.policy": "other network",
+    "training.n_epochs": "other number of epochs",
+    "env.num_envs": "other number of environments",
+    "training.batch_size": "other minibatch",
+    "training.n_steps": "other rollout length",
+}
+
+
+@dataclass(frozen=True)
+class GroupResult:
+    """What one group did, on its own."""
+
+    label: str
+    directories: list[str]
+    kind: str
+    seeds: list[int | None]
+    env: str
+    policy: str
+    n_epochs: int | None
+    workers: int
+    threads: int
+    machine: str
+    in_progress: bool
+    iterations: int
+    steps: int
+    wall_time: float
+    throughput: Estimate
+    collect_fps: float
+    update_share: float
+    final_return: Estimate
+    final_episodes: int  # behind it, of the run with the fewest
+    peak_rss_mb: float
+    cpu_percent: float
+    seconds_per_1000_steps: dict[str, float]
+    seconds_to_return: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Whether `policy_sha256` agrees wherever both runs of a seed wrote it after equal steps."""
+
+    verdict: str
+    compared: int
+    sentence: str
+
+
+@dataclass(frozen=True)
+class PairResult:
+    """One group against the baseline."""
+
+    label: str
+    baseline: str
+    speedup: Estimate
+    efficiency: Estimate
+    identity: Identity
+    same_work: bool
+    equal_time: float  # seconds: when the shorter of the two groups ended
+    return_at_equal_time: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    groups: list[GroupResult]
+    pairs: list[PairResult]
+    thresholds: list[float]
+    warnings: list[str]
+    notes: list[str]
+
+
+def compare(groups: Sequence[Group], *, thresholds: Sequence[float] | None = None) -> Comparison:
+    assert len(groups) >= 2, "a comparison needs a baseline and something else"
+    baseline, *others = groups
+    chosen = list(thresholds) if thresholds else default_thresholds(groups)
+    pairs = [compare_pair(baseline, group) for group in others]
+    warnings = [
+        line
+        for group, pair in zip(others, pairs, strict=True)
+        for line in unlike_groups(baseline, group, proven=pair.identity.verdict == IDENTICAL)
+    ]
+    warnings += [line for group in groups for line in [*unlike_seeds(group), *busy_machine(group)]]
+    return Comparison(
+        groups=[describe(group, chosen) for group in groups],
+        pairs=pairs,
+        thresholds=chosen,
+        warnings=list(dict.fromkeys(warnings)),
+        notes=list(dict.fromkeys(note for group in groups for run in group.runs for note in run.notes)),
+    )
+
+
+# --- one group ------------------------------------------------------------------------------------------------------------
+
+
+def describe(group: Group, thresholds: Sequence[float]) -> GroupResult:
+    runs, first = group.runs, group.first
+    cost = curves.phase_cost(runs)
+    total = sum(cost.values())
+    return GroupResult(
+        label=group.label,
+        directories=[run.name for run in runs],
+        kind=first.kind,
+        seeds=[run.seed for run in runs],
+        env=short_env(first.env_id),
+        policy=str(first.setting("training.policy", "unknown")),
+        n_epochs=first.setting("training.n_epochs"),
+        workers=first.num_workers,
+        threads=first.num_threads,
+        machine=str(first.machine.get("cpu_model", "unknown")),
+        in_progress=any(run.in_progress for run in runs),
+        iterations=max(len(run) for run in runs),
+        steps=int(max(run.steps[-1] for run in runs)),
+        wall_time=float(np.mean([run.wall_time[-1] for run in runs])),
+        throughput=statistics.throughput([curves.timing(run) for run in runs]),
+        collect_fps=curves.column_mean(runs, "rollout_fps"),
+        update_share=cost["learn"] / total if total > 0 else float("nan"),
+        final_return=final_return(group),
+        final_episodes=min(curves.num_final_episodes(run) for run in runs),
+        peak_rss_mb=curves.peak_memory_mb(runs),
+        cpu_percent=curves.cpu_percent(runs),
+        seconds_per_1000_steps=cost,
+        seconds_to_return={f"{threshold:g}": seconds_to_return(group, threshold) for threshold in thresholds},
+    )
+
+
+def final_return(group: Group) -> Estimate:
+    """Mean of the last episodes: over seeds where there are several, over episodes otherwise."""
+    if len(group.runs) == 1:
+        return statistics.bootstrap(curves.final_returns(group.first))
+    means = [returns.mean() for run in group.runs if len(returns := curves.final_returns(run))]
+    return statistics.bootstrap(means)
+
+
+def seconds_to_return(group: Group, threshold: float) -> float:
+    """Mean over the seeds; NaN unless all of them reach it."""
+    reached = ((run.wall_time, curves.return_curve(run)) for run in group.runs)
+    return float(np.mean([statistics.time_to_return(*each, threshold) for each in reached]))
+
+
+def default_thresholds(groups: Sequence[Group]) -> list[float]:
+    """A quarter, half and three quarters of the way from the first return to the best that all groups reached."""
+    known = [curves.return_curve(run) for group in groups for run in group.runs]
+    known = [curve[np.isfinite(curve)] for curve in known]
+    if any(len(curve) == 0 for curve in known):
+        return []
+    start = max(float(curve[0]) for curve in known)
+    best = min(float(curve.max()) for curve in known)
+    if best - start <= 1e-6 * max(1.0, abs(best)):
+        return []
+    return sorted({float(f"{start + share * (best - start):.3g}") for share in (0.25, 0.5, 0.75)})
+
+
+# --- a pair ---------------------------------------------------------------------------------------------------------------
+
+
+def compare_pair(baseline: Group, other: Group) -> PairResult:
+    ratio = statistics.speedup(*([curves.timing(run) for run in group.runs] for group in (baseline, other)))
+    per_core = cores_used(baseline) / cores_used(other)
+    mine, theirs = learning_settings(baseline.first), learning_settings(other.first)
+    end = float(min(run.wall_time[-1] for group in (baseline, other) for run in group.runs))
+    return PairResult(
+        label=other.label,
+        baseline=baseline.label,
+        speedup=ratio,
+        efficiency=Estimate(ratio.value * per_core, ratio.low * per_core, ratio.high * per_core),
+        identity=identity(baseline, other),
+        same_work=all(mine.get(key) == theirs.get(key) for key in WORK),
+        equal_time=end,
+        return_at_equal_time={group.label: _return_at(group, end) for group in (baseline, other)},
+    )
+
+
+def cores_used(group: Group) -> int:
+    """Workers of a parallel run, threads of a sequential one."""
+    return group.first.num_threads if group.first.kind == "sequential" else group.first.num_workers
+
+
+def _return_at(group: Group, time: float) -> float:
+    values = []
+    for run in group.runs:
+        curve = curves.return_curve(run)
+        known = curve[(run.wall_time <= time) & np.isfinite(curve)]
+        values.append(known[-1] if known.size else np.nan)
+    return float(np.mean(values))
+
+
+def identity(baseline: Group, other: Group) -> Identity:
+    pairs = [(a, b) for a in baseline.runs for b in other.runs if a.seed is not None and a.seed == b.seed]
+    if not pairs:
+        return Identity(UNKNOWN, 0, "not known: no seed is in both")
+    compared, last = 0, 0
+    for first, second in pairs:
+        mine, theirs = _by_steps(first), _by_steps(second)
+        for steps in (steps for steps in mine if steps in theirs):
+            compared, last = compared + 1, max(last, steps)
+            if mine[steps] != theirs[steps]:
+                sentence = f"no: seed {first.seed} differs from step {steps:,} on"
+                return Identity(DIFFERENT, compared, sentence + _explanation(first, second))
+    if compared == 0:
+        return Identity(UNKNOWN, 0, "not known: no parameters were recorded after equal steps")
+    seeds = f" and {len(pairs)} seeds" if len(pairs) > 1 else ""
+    told = f"yes: one policy_sha256 at all {compared} common iterations{seeds}, to step {last:,}"
+    return Identity(IDENTICAL, compared, told)
+
+
+def _explanation(first: Run, second: Run) -> str:
+    """Equal bits are promised for equal settings on one machine and one version only."""
+    reason = next(differences(first, second), None)
+    if reason is None:
+        return ", although settings, machine and version agree: this breaks the contract"
+    return f", as it may: {reason[0].split(' (')[0]}"
+
+
+def _by_steps(run: Run) -> dict[int, str]:
+    return {int(steps): digest for steps, digest in zip(run.steps, run.policy_sha256, strict=True) if digest}
+
+
+# --- may they be compared? ------------------------------------------------------------------------------------------------
+
+
+def unlike_groups(baseline: Group, other: Group, *, proven: bool) -> Iterator[str]:
+    """What makes the two groups different in more than their speed.
+
+    Where equal hashes prove that they learned the same, only what bears on the speed is left.
+    """
+    for name, mine, theirs in differences(baseline.first, other.first, learning=not proven):
+        yield f"{name}: {baseline.label} {mine}, {other.label} {theirs}"
+    mine, theirs = (sorted(str(run.seed) for run in group.runs) for group in (baseline, other))
+    if mine != theirs:
+        yield f"other seeds: {baseline.label} {', '.join(mine)}; {other.label} {', '.join(theirs)}"
+
+
+def unlike_seeds(group: Group) -> Iterator[str]:
+    """A group whose seeds are not alike has no mean worth reporting."""
+    first = group.first
+    for run in group.runs[1:]:
+        if run.num_workers != first.num_workers:
+            yield f"within {group.label}: {first.num_workers} and {run.num_workers} workers ({run.name})"
+        for name, mine, theirs in differences(first, run):
+            yield f"within {group.label}, {name}: {first.name} {mine}, {run.name} {theirs}"
+
+
+def busy_machine(group: Group) -> list[str]:
+    """Runs that got much less CPU time than they were busy for shared the machine with something else."""
+    lines = []
+    for run in group.runs:
+        # Further threads of a sequential run may have nothing to do.
+        workers = 1 if run.kind == "sequential" else run.num_workers
+        idle = curves.column_mean([run], "idle_share")
+        wanted = 100.0 * workers * (1.0 - (idle if idle == idle else 0.0))
+        got = curves.cpu_percent([run])
+        if got < CONTENDED * wanted:
+            lines.append(
+                f"{run.name} got {got:.0f}% CPU while busy for {wanted:.0f}%: other programs used the machine, "
+                "so its speed says little; run it again on an idle one"
+            )
+    return lines
+
+
+def differences(first: Run, second: Run, *, learning: bool = True) -> Iterator[tuple[str, Any, Any]]:
+    """Name and both values of all that differs: what decides the learning, then the machine."""
+    if learning:
+        mine, theirs = learning_settings(first), learning_settings(second)
+        for key in [*WORK, *sorted((mine.keys() | theirs.keys()) - WORK.keys())]:
+            if mine.get(key) != theirs.get(key):
+                yield f"{WORK.get(key, 'other setting')} ({key})", mine.get(key), theirs.get(key)
+        one, two = (run.num_threads if run.kind == "sequential" else 1 for run in (first, second))
+        if one != two:
+            yield "other arithmetic (hardware.num_threads; equal bits are promised with 1)", one, two
+    facts = [("machine", first.machine.get("cpu_model"), second.machine.get("cpu_model"))]
+    facts.append(("number of cores", first.num_cores, second.num_cores))
+    if learning:
+        facts += [
+            (name, _short(first.info.get(key)), _short(second.info.get(key)))
+            for name, key in (("version", "version"), ("commit", "git_commit"))
+        ]
+    for name, first_fact, second_fact in facts:
+        if first_fact != second_fact:
+            yield f"other {name}", first_fact or "unknown", second_fact or "unknown"
+
+
+def _short(value: Any) -> str:
+    """The start of a commit, and whether files differed from it."""
+    commit, dash, state = str(value or "unknown").partition("-")
+    return commit[:10] + dash + state
