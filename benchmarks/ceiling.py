@@ -18,6 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from parallel_ppo.arguments import Parser, number, positive, run
+from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import NETWORKS, unusable
 from parallel_ppo.machine.placement import plan_placement, set_thread_variables
 from parallel_ppo.machine.resources import read_machine
@@ -84,14 +86,16 @@ def measure(processes: list[Process], seconds: float) -> tuple[list[float], list
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--policy", choices=NETWORKS, default="impala", help="(default: %(default)s)")
-    parser.add_argument("--num-workers", type=int, help="processes (default: one a core)")
-    parser.add_argument("--rounds", type=int, default=5, help="(default: %(default)s)")
-    parser.add_argument(
-        "--seconds", type=float, default=2.5, help="of each measurement (default: %(default)s)"
+    parser = Parser(
+        description=__doc__.splitlines()[0], examples=["benchmarks/ceiling.py --rounds 8"], quiet=False
     )
-    parser.add_argument("--output", type=Path, help="write the figures as JSON")
+    parser.add_argument("--policy", choices=NETWORKS, default="impala", help="(default: %(default)s)")
+    parser.add_argument("--num-workers", type=positive, metavar="N", help="processes (default: one a core)")
+    parser.add_argument("--rounds", type=positive, default=5, metavar="N", help="(default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=number, default=2.5, help="of each measurement (default: %(default)s)"
+    )
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the figures as JSON")
     parser.add_argument("--compute-on", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.compute_on is not None:
@@ -99,12 +103,9 @@ def main() -> int:
         return 0
     reason = unusable(arguments.policy, (64, 64, 3))
     if reason:
-        print(f"error: the kernels cannot be used here: {reason}", file=sys.stderr)
-        return 2
-    for name in ("rounds", "seconds", "num_workers"):
-        if (value := getattr(arguments, name)) is not None and value <= 0:
-            print(f"error: --{name.replace('_', '-')}: got {value}; use more than 0", file=sys.stderr)
-            return 2
+        raise InputError(f"the kernels cannot be used here: {reason}")
+    if not arguments.seconds > 0:
+        raise InputError(f"--seconds {arguments.seconds}: expected more than 0")
     placement = plan_placement(read_machine(), num_workers=arguments.num_workers, pinning="auto")
     cpus = [ANYWHERE if cpu is None else cpu for cpu in placement.worker_cpus]
     processes, rounds = [Process(arguments.policy, cpu) for cpu in cpus], []
@@ -125,4 +126,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run(main)

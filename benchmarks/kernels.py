@@ -6,10 +6,8 @@ All candidates take turns in every round, and times are CPU times of the one thr
 ratios are taken within each round. "GFLOP/s" counts the plain formulation's operations whoever computes: Winograd's may exceed the peak.
 """
 
-import argparse
 import json
 import os
-import platform
 import statistics
 import sys
 import time
@@ -22,8 +20,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 from torch.nn import functional
 
+from parallel_ppo.arguments import Parser, positive, run
+from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import NETWORKS
 from parallel_ppo.kernels.native import NUM_FEATURES, NativeTrunk, available, parameter_shapes, pointers_to
+from parallel_ppo.machine.resources import format_cpu_list, read_machine
 
 
 class Layer(NamedTuple):
@@ -109,9 +110,9 @@ def in_turns(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str,
     """CPU seconds of each candidate in each round, after one round of warm-up."""
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for round_number in range(rounds + 1):
-        for name, run in candidates.items():
+        for name, candidate in candidates.items():
             start = time.thread_time()
-            run()
+            candidate()
             if round_number:
                 times[name].append(time.thread_time() - start)
     return times
@@ -288,33 +289,30 @@ def show(result: dict[str, Any]) -> None:
         print(f"{row['layer']:32s}" + "".join(f"{row[column]['median']:24.0f}" for column in columns))
 
 
-def cpu_name() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    return next(
-        (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")),
-        platform.processor(),
-    )
-
-
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    example = "benchmarks/kernels.py --policy impala --core 1 --output kernels.json"
+    parser = Parser(description=__doc__.splitlines()[0], examples=[example], quiet=False)
     parser.add_argument("--policy", choices=NETWORKS, default="impala", help="(default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=15, help="(default: %(default)s)")
-    parser.add_argument("--lane", type=int, default=64, help="samples of a training lane")
-    parser.add_argument("--batch", type=int, default=8, help="samples of an inference batch")
-    parser.add_argument("--core", type=int, help="pin to this core")
-    parser.add_argument("--output", type=Path, help="write the figures as JSON")
+    parser.add_argument("--rounds", type=positive, default=15, metavar="N", help="(default: %(default)s)")
+    parser.add_argument("--lane", type=positive, default=64, metavar="N", help="samples of a training lane")
+    parser.add_argument(
+        "--batch", type=positive, default=8, metavar="N", help="samples of an inference batch"
+    )
+    parser.add_argument("--core", type=int, metavar="CPU", help="pin to this core")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write the figures as JSON")
     arguments = parser.parse_args()
     ok, reason = available()
     if not ok:
-        print(f"error: the kernels cannot be used here: {reason}", file=sys.stderr)
-        return 2
+        raise InputError(f"the kernels cannot be used here: {reason}")
+    machine = read_machine()
     if arguments.core is not None:
+        if arguments.core not in machine.cpus:
+            raise InputError(f"--core {arguments.core}: expected one of {format_cpu_list(machine.cpus)}")
         os.sched_setaffinity(0, {arguments.core})
     torch.set_num_threads(1)
     torch.manual_seed(0)
     result = {
-        "cpu": cpu_name(),
+        "cpu": machine.cpu_model,
         "torch": torch.__version__,
         "rounds": arguments.rounds,
         "policy": arguments.policy,
@@ -328,4 +326,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    run(main)

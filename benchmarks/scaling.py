@@ -8,27 +8,28 @@ import os
 import sys
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from rich.console import Console
 from rich.markup import escape
 
+from parallel_ppo.arguments import Parser, next_free, number_from, number_list, positive, run
+from parallel_ppo.commands.training_flags import shipped_config
+from parallel_ppo.envs.build import probe
+from parallel_ppo.exits import InputError
+from parallel_ppo.machine.placement import plan_placement
+from parallel_ppo.machine.resources import read_machine
+from parallel_ppo.reports.command_line import make_directory, progress_bar
+from parallel_ppo.reports.runs import load_run
+from parallel_ppo.reports.scaling import SizedRun
+from parallel_ppo.reports.scaling_report import build_report, print_report, write_report
+from parallel_ppo.reports.trainer import train
+from parallel_ppo.settings.layers import load_settings, to_yaml
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.training.planning import resolve_policy
+from parallel_ppo.training.worker_count import pieces_of
+
 PROJECT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(PROJECT))
-
-from parallel_ppo.commands.training_flags import shipped_config  # noqa: E402
-from parallel_ppo.envs.build import probe  # noqa: E402
-from parallel_ppo.exits import InputError  # noqa: E402
-from parallel_ppo.machine.placement import plan_placement  # noqa: E402
-from parallel_ppo.machine.resources import read_machine  # noqa: E402
-from parallel_ppo.reports import command_line  # noqa: E402
-from parallel_ppo.reports.runs import load_run  # noqa: E402
-from parallel_ppo.reports.scaling import SizedRun  # noqa: E402
-from parallel_ppo.reports.scaling_report import build_report, print_report, write_report  # noqa: E402
-from parallel_ppo.reports.trainer import train  # noqa: E402
-from parallel_ppo.settings.layers import load_settings, to_yaml  # noqa: E402
-from parallel_ppo.settings.schema import Settings  # noqa: E402
-from parallel_ppo.training.planning import resolve_policy  # noqa: E402
-from parallel_ppo.training.worker_count import pieces_of  # noqa: E402
-
 EXAMPLES = (
     "benchmarks/scaling.py --world-sizes 1,2,4 --repeats 3",
     "benchmarks/scaling.py --world-sizes 1,2 --repeats 2 --policy nature --num-envs 32 --rollout-steps 64 "
@@ -56,44 +57,33 @@ def main() -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    result = command_line.parser(description=str(__doc__), examples=EXAMPLES)
-    cores = len(os.sched_getaffinity(0))
-    default_sizes = ",".join(str(2**power) for power in range(cores.bit_length()))
+def _parser() -> Parser:
+    result = Parser(description=str(__doc__), examples=EXAMPLES, quiet=False)
+    sizes = ",".join(str(2**power) for power in range(len(os.sched_getaffinity(0)).bit_length()))
+    result.add_argument("--world-sizes", default=sizes, help="numbers of workers (default: %(default)s)")
     result.add_argument(
-        "--world-sizes", default=default_sizes, help="numbers of workers (default: %(default)s)"
-    )
-    result.add_argument("--repeats", type=int, default=3, help="runs of each size (default: %(default)s)")
-    result.add_argument(
-        "--output-dir", help="where to write (default: the next free benchmarks/results/scaling-N)"
+        "--output-dir", type=Path, help="where to write (default: the next free benchmarks/results/scaling-N)"
     )
     result.add_argument("--env-id", default="coinrun", help="environment (default: %(default)s)")
-    result.add_argument(
-        "--total-iters", type=int, default=12, help="iterations of a run (default: %(default)s)"
-    )
-    result.add_argument(
-        "--warmup-iters", type=int, default=2, help="of these, left out (default: %(default)s)"
-    )
-    result.add_argument(
-        "--rollout-steps", type=int, default=128, help="steps per environment (default: %(default)s)"
-    )
-    result.add_argument(
-        "--num-envs", type=int, default=32, help="environments in total (default: %(default)s)"
-    )
-    result.add_argument("--epochs", type=int, default=4, help="epochs (default: %(default)s)")
-    result.add_argument(
-        "--minibatches", type=int, default=4, help="minibatches per epoch (default: %(default)s)"
-    )
     result.add_argument("--policy", default="auto", help="impala, nature, mlp or (default) auto: what fits")
-    result.add_argument("--seed", type=int, default=1, help="seed of every run (default: %(default)s)")
+    for flag, kind, default, what in (
+        ("--repeats", positive, 3, "runs of each size"),
+        ("--total-iters", positive, 12, "iterations of a run"),
+        ("--warmup-iters", number_from(0), 2, "of these, left out"),
+        ("--rollout-steps", positive, 128, "steps per environment"),
+        ("--num-envs", positive, 32, "environments in total"),
+        ("--epochs", positive, 4, "epochs"),
+        ("--minibatches", positive, 4, "minibatches per epoch"),
+        ("--seed", number_from(0), 1, "seed of every run"),
+    ):
+        result.add_argument(
+            flag, type=kind, default=default, metavar="N", help=f"{what} (default: {default})"
+        )
     return result
 
 
 def _checked_sizes(flags: argparse.Namespace) -> list[int]:
-    for name in ("repeats", "total_iters", "rollout_steps", "num_envs", "epochs", "minibatches"):
-        if getattr(flags, name) < 1:
-            raise InputError(f"--{name.replace('_', '-')} {getattr(flags, name)}: expected at least 1")
-    if not 0 <= flags.warmup_iters < flags.total_iters:
+    if flags.warmup_iters >= flags.total_iters:
         raise InputError(
             f"--warmup-iters {flags.warmup_iters}: expected 0 to {flags.total_iters - 1} (--total-iters less 1)"
         )
@@ -102,7 +92,7 @@ def _checked_sizes(flags: argparse.Namespace) -> list[int]:
         raise InputError(
             f"--minibatches {flags.minibatches}: {flags.num_envs} x {flags.rollout_steps} = {samples} samples do not divide by it"
         )
-    sizes = sorted(set(command_line.number_list(flags.world_sizes, flag="--world-sizes")))
+    sizes = sorted(set(number_list(flags.world_sizes, flag="--world-sizes")))
     if sizes[0] < 1:
         raise InputError(f"--world-sizes {flags.world_sizes}: expected numbers of workers from 1 on")
     return sizes
@@ -125,15 +115,11 @@ def checked_settings(flags: argparse.Namespace) -> Settings:
     return resolve_policy(settings.changed("training", duration=None), probe(settings))
 
 
-def _output_directory(given: str | None) -> Path:
-    if given is None:
-        base = PROJECT / "benchmarks" / "results"
-        number = next(index for index in range(1, 10**6) if not (base / f"scaling-{index}").exists())
-        return command_line.make_directory(base / f"scaling-{number}")
-    directory = command_line.make_directory(Path(given))
+def _output_directory(given: Path | None) -> Path:
+    directory = given or next_free(f"{PROJECT}/benchmarks/results/scaling-{{}}")
     if (directory / "runs").exists():
-        raise InputError(f"{directory} holds another benchmark; give --output-dir a new name")
-    return directory
+        raise InputError(f"--output-dir {directory}: holds another benchmark; give a new name")
+    return make_directory(directory)
 
 
 def _run_all(
@@ -142,13 +128,13 @@ def _run_all(
     """Every size once, then every size again: a machine that slows down slows all of them."""
     steps = flags.num_envs * flags.rollout_steps * flags.total_iters
     runs = []
-    with command_line.progress_bar(console) as progress:
+    with progress_bar(console) as progress:
         task = progress.add_task("", total=flags.repeats * len(sizes) * flags.total_iters)
         done = 0
         for repeat in range(1, flags.repeats + 1):
             for size in sizes:
                 target = directory / "runs" / f"w{size}_r{repeat}"
-                command_line.make_directory(target.parent)
+                make_directory(target.parent)
                 progress.update(task, description=f"{size} worker(s), repeat {repeat}")
 
                 def show(steps_done: int, _seconds: float, done: int = done) -> None:
@@ -178,4 +164,4 @@ def _run_all(
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    run(main)

@@ -2,6 +2,7 @@
 """Measure our trainer and its peers on the same work, interleaved in one run on this machine."""
 
 import argparse
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,12 +16,16 @@ from benchmarks import throughput_report as report
 from benchmarks.contenders import CONTENDERS, Unavailable, measure, prepare, versions
 from benchmarks.processes import clean_environment
 from benchmarks.works import COLLECTION, WORKS, Work, mega_flops
-from parallel_ppo.exits import InputError, RunError
+from parallel_ppo.arguments import Parser, next_free, number_from, positive, run
+from parallel_ppo.exits import InputError
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
+from parallel_ppo.reports.command_line import make_directory
 
 ROOT = Path(__file__).resolve().parents[1]
-EXAMPLE = "python benchmarks/throughput.py --work W1 --against sb3,sb3_channels_last,sample_factory,rllib --repeats 3 --output-dir results"
+EXAMPLES = (
+    "benchmarks/throughput.py --work W1 --against sb3,sb3_channels_last,sample_factory,rllib --repeats 3 --output-dir results",
+)
 SHAPE = {
     "num_envs": "--num-envs",
     "num_steps": "--n-steps",
@@ -29,8 +34,8 @@ SHAPE = {
 }
 
 
-def build_parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, epilog=f"example: {EXAMPLE}")
+def build_parser() -> Parser:
+    parser = Parser(description=str(__doc__), examples=EXAMPLES, quiet=False)
     parser.add_argument(
         "--work", choices=[*WORKS, "W4"], default="W1",
         help="W1 starpilot with IMPALA, W2 with the Nature CNN, W3 CartPole, W4 collection in all 16 games",
@@ -39,44 +44,39 @@ def build_parser() -> argparse.ArgumentParser:
         "--against", default="sb3", metavar="NAMES",
         help=f"comma-separated contenders beside ours: {', '.join(name for name in CONTENDERS if name != 'ours')} (default: %(default)s)",
     )  # fmt: skip
-    parser.add_argument(
-        "--repeats", type=int, default=3, help="runs of each contender (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--iterations", type=int, default=2, help="measured iterations of a run (default: %(default)s)"
-    )
-    parser.add_argument("--warmup", type=int, default=1, help="iterations before them (default: %(default)s)")
-    parser.add_argument(
-        "--timeout", type=float, default=1800.0, help="seconds allowed for one run (default: %(default)s)"
-    )
+    for flag, kind, default, what in (
+        ("--repeats", positive, 3, "runs of each contender"),
+        ("--iterations", positive, 2, "measured iterations of a run"),
+        ("--warmup", number_from(0), 1, "iterations before them"),
+        ("--timeout", positive, 1800, "seconds allowed for one run"),
+    ):
+        parser.add_argument(
+            flag, type=kind, default=default, metavar="N", help=f"{what} (default: {default})"
+        )
     parser.add_argument(
         "--output-dir", type=Path, help="default: the next free benchmarks/results/throughput-N"
     )
     for field, flag in SHAPE.items():
-        parser.add_argument(
-            flag, dest=field, type=int, help="another shape than the stated one; the report says so"
-        )
+        what = "another shape than the stated one; the report says so"
+        parser.add_argument(flag, dest=field, type=positive, metavar="N", help=what)
     return parser
 
 
 def main() -> int:
     arguments = build_parser().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # contenders must not outlive this process
-    try:
-        return _main(arguments)
-    except RunError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return int(error.code)
-    except KeyboardInterrupt:
-        print("interrupted: nothing was written", file=sys.stderr)
-        return 130
-
-
-def _main(arguments: argparse.Namespace) -> int:
-    for name in ("repeats", "iterations"):
-        if getattr(arguments, name) < 1:
-            raise InputError(f"--{name}: got {getattr(arguments, name)}; use 1 or more")
     directory = _output_directory(arguments.output_dir)
+    try:
+        results = _measure(arguments)
+        for path in report.write(directory, results):
+            print(f"wrote {path}")
+    finally:
+        with contextlib.suppress(OSError):
+            directory.rmdir()  # nothing was written
+    return 0
+
+
+def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
     machine = read_machine()
     _warn_of_load(machine)
     if arguments.work == "W4":
@@ -87,9 +87,7 @@ def _main(arguments: argparse.Namespace) -> int:
     else:
         work = _changed(WORKS[arguments.work], arguments)
         results = _measure_all(arguments, work, machine)
-    for path in report.write(directory, report.facts(machine, work) | results):
-        print(f"wrote {path}")
-    return 0
+    return report.facts(machine, work) | results
 
 
 def _changed(work: Work, arguments: argparse.Namespace) -> Work:
@@ -118,6 +116,8 @@ def _measure_all(arguments: argparse.Namespace, work: Work, machine: Machine) ->
                     name, work, iterations=arguments.warmup + arguments.iterations, cores=cores, timeout=arguments.timeout
                 )  # fmt: skip
             except Unavailable as problem:
+                if name == "ours":
+                    raise InputError(f"our own trainer failed: {problem}") from None
                 unavailable[name] = str(problem)
                 print(f"  {name}: left out, {problem}", flush=True)
                 continue
@@ -126,8 +126,6 @@ def _measure_all(arguments: argparse.Namespace, work: Work, machine: Machine) ->
             runs[name].append({"steps_per_second": rate, "seconds": measured.seconds, "peak_mb": measured.peak_mb,
                                "load_before": load})  # fmt: skip
             print(f"  {name:<22} {rate:8.1f} steps/s  {measured.peak_mb:7.0f} MB", flush=True)
-    if "ours" in unavailable:
-        raise InputError(f"our own trainer failed: {unavailable['ours']}")
     return {
         "contenders": {name: {"runs": runs[name], "versions": versions(name)} for name in names if runs[name]},
         "unavailable": unavailable,
@@ -164,14 +162,10 @@ def _sgemm(cores: int) -> float:
 
 
 def _output_directory(given: Path | None) -> Path:
-    if given is None:
-        number = 1
-        while (given := ROOT / "benchmarks" / "results" / f"throughput-{number}").exists():
-            number += 1
-    if (given / "throughput.json").exists():
-        raise InputError(f"--output-dir {given}: holds another result; give another directory")
-    given.mkdir(parents=True, exist_ok=True)
-    return given
+    directory = given or next_free(f"{ROOT}/benchmarks/results/throughput-{{}}")
+    if (directory / "throughput.json").exists():
+        raise InputError(f"--output-dir {directory}: holds another result; give another directory")
+    return make_directory(directory)
 
 
 def _warn_of_load(machine: Machine) -> None:
@@ -181,4 +175,4 @@ def _warn_of_load(machine: Machine) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

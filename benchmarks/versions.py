@@ -10,26 +10,29 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.contenders import ROOT, Ours, Unavailable, measure_ours
 from benchmarks.throughput_report import spread
 from benchmarks.works import WORKS, Work
+from parallel_ppo.arguments import Parser, number_from, positive, run
 from parallel_ppo.exits import InputError
-from parallel_ppo.reports import command_line
 from tools.same_bits import checkout
 
-EXAMPLES = ("python benchmarks/versions.py --before bfd3413 --work W1,W3 --rounds 5 --output versions.json",)
+EXAMPLES = ("benchmarks/versions.py --before bfd3413 --work W1,W3 --rounds 5 --output versions.json",)
 ITERATIONS = {"W1": 2, "W2": 4, "W3": 200}  # measured in each run: some ten seconds on a few cores
 TRAINER = Ours("train_parallel_timed.py", ())
 
 
 def main() -> int:
-    parser = command_line.parser(description=str(__doc__), examples=EXAMPLES)
+    parser = Parser(description=str(__doc__), examples=EXAMPLES, quiet=False)
     parser.add_argument("--before", required=True, metavar="COMMIT_OR_FOLDER", help="the other version")
     parser.add_argument("--work", default="W1,W3", help=f"of {', '.join(WORKS)} (default: %(default)s)")
-    parser.add_argument("--rounds", type=int, default=5, help="runs of each version (default: %(default)s)")
+    for flag, kind, default, what in (
+        ("--rounds", positive, 5, "runs of each version"),
+        ("--warmup", number_from(0), 1, "iterations before them"),
+        ("--timeout", positive, 1800, "seconds allowed for one run"),
+    ):
+        parser.add_argument(
+            flag, type=kind, default=default, metavar="N", help=f"{what} (default: {default})"
+        )
     parser.add_argument(
-        "--iterations", type=int, help="measured in each run (default: some ten seconds of them)"
-    )
-    parser.add_argument("--warmup", type=int, default=1, help="iterations before them (default: %(default)s)")
-    parser.add_argument(
-        "--timeout", type=float, default=1800.0, help="seconds for one run (default: %(default)s)"
+        "--iterations", type=positive, metavar="N", help="of each run (default: ten seconds or so of them)"
     )
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the raw numbers as JSON")
     flags = parser.parse_args()
@@ -37,8 +40,6 @@ def main() -> int:
     unknown = [name for name in names if name not in WORKS]
     if unknown:
         raise InputError(f"--work {flags.work}: {unknown[0]!r} is not one of {', '.join(WORKS)}")
-    if flags.rounds < 1 or flags.warmup < 0 or (flags.iterations is not None and flags.iterations < 1):
-        raise InputError("--rounds and --iterations: expected 1 or more; --warmup: 0 or more")
     if flags.output is not None and not flags.output.absolute().parent.is_dir():
         raise InputError(f"--output {flags.output}: its folder does not exist")
     results: dict[str, list[dict[str, float]]] = {}
@@ -78,4 +79,4 @@ def compare(
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    run(main)

@@ -81,6 +81,19 @@ def test_unknown_contenders_and_held_directories_are_refused(tmp_path: Path) -> 
         throughput._output_directory(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "wrong", [("--against", "sb4"), ("--against", "", "--work", "W3", "--batch-size", "100")]
+)
+def test_a_refused_benchmark_leaves_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong, capsys
+) -> None:
+    monkeypatch.setattr(throughput, "_sgemm", lambda cores: 1.0)
+    monkeypatch.setattr(sys, "argv", ["throughput.py", *wrong, "--output-dir", str(tmp_path / "out")])
+    with pytest.raises(InputError):
+        throughput.main()
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_peer_that_cannot_be_installed_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
 ) -> None:

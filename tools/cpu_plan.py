@@ -9,17 +9,19 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
 
+from parallel_ppo.arguments import Parser, positive, run
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.placement import Pinning, Placement, plan_placement
 from parallel_ppo.machine.resources import GIB, Machine, count, format_cpu_list, parse_cpu_list, read_machine
-from parallel_ppo.reports import command_line
 
-EXAMPLES = ("python tools/cpu_plan.py", "python tools/cpu_plan.py --num-workers 4 --pinning 0,2")
+EXAMPLES = ("tools/cpu_plan.py", "tools/cpu_plan.py --num-workers 4 --pinning 0,2")
 
 
 def main() -> int:
-    parser = command_line.parser(description=str(__doc__), examples=EXAMPLES)
-    parser.add_argument("--num-workers", type=int, metavar="N", help="instead of the number the plan chooses")
+    parser = Parser(description=str(__doc__), examples=EXAMPLES, quiet=False)
+    parser.add_argument(
+        "--num-workers", type=positive, metavar="N", help="instead of the number the plan chooses"
+    )
     parser.add_argument("--pinning", default="auto", help="auto (default), none, or CPUs like 0-3,8")
     flags = parser.parse_args()
     machine, pinning = read_machine(), flags.pinning
@@ -60,4 +62,4 @@ def plan_lines(machine: Machine, placement: Placement) -> list[str]:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    run(main)
