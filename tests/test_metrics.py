@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 import time
 
 import pytest
@@ -94,3 +96,33 @@ def test_memory_is_looked_at_seldom_where_looking_is_slow(monkeypatch: pytest.Mo
     assert len(looked) == 2
     meter.sample(50.0, [])
     assert len(looked) == 3
+
+
+def test_who_waits_for_a_core_is_told_from_who_sleeps():
+    cpu = min(os.sched_getaffinity(0))
+    spin = f"import os, time; os.sched_setaffinity(0, {{{cpu}}}); print(1, flush=True)\nwhile True: pass"
+    sleep = "import time; print(1, flush=True); time.sleep(60)"
+    processes = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for code in (spin, spin, sleep)
+    ]
+    try:
+        for process in processes:
+            process.stdout.readline()
+        meter = metrics.ResourceMeter()
+        began = time.monotonic()
+        meter.sample(began, [process.pid for process in processes])
+        assert meter.cpu_wait_percent is None
+        time.sleep(0.5)
+        meter.sample(time.monotonic(), [process.pid for process in processes], is_last=True)
+        assert meter.cpu_wait_percent > 60, "two that want one core"
+        before = [metrics.seconds_without_core(process.pid) for process in processes]
+        time.sleep(0.3)
+        waited = [
+            metrics.seconds_without_core(process.pid) - was
+            for process, was in zip(processes, before, strict=True)
+        ]
+        assert sum(waited[:2]) > 0.2 and waited[2] < 0.05
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()

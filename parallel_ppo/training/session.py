@@ -274,7 +274,7 @@ def _header(plan: Plan, pool: Pool) -> list[str]:
         who = f"node {plan.node.rank} of {plan.node.size}, {who} here"
     chosen = plan.kind == "parallel" and plan.settings.parallel.num_workers == "auto"
     return [
-        *([f"workers: {plan.placement.reasons[0]}"] if chosen else []),
+        *([plan.placement.reasons[0]] if chosen else []),
         f"{settings.env.id}  {settings.training.policy}  seed {settings.training.seed}  {who}  -> {plan.directory.root}",
         f"{shape.num_envs} envs x {shape.num_steps} steps, {shape.num_epochs} epochs of {shape.num_minibatches} x {shape.batch_size}, "
         f"{shape.num_slices} slices of {shape.slice_envs}, {shape.num_lanes} lanes of {max(shape.lane_sizes)}",

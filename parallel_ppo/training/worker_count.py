@@ -31,7 +31,7 @@ def useful_workers(
             0,
             f"no worker processes: {step} and the network is small, so messages would cost more than they bring",
         )
-    return best, f"at most {best} of {most}: {step}, and more would mostly wait for messages"
+    return best, f"{best} of {most} workers: {step}, and more would mostly wait for messages"
 
 
 def pieces_of(shape: Shape, num_slices: int | None = None) -> Pieces:
