@@ -1,6 +1,8 @@
 """Environments that misbehave at a chosen step of their first episode, for tests of faults."""
 
 import os
+import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -51,4 +53,26 @@ class Faulty(gymnasium.Env):
         return True
 
 
+class Helped(Faulty):
+    """Starts a helper process and a daemon, which only `close` ends. `folder` gets a file for each, and for each `close`."""
+
+    def __init__(self, folder: str, **options: Any) -> None:
+        super().__init__(**options)
+        self.folder = Path(folder)
+        helper = subprocess.Popen(["sleep", "1000"])
+        daemon = subprocess.run(
+            ["sh", "-c", "setsid sleep 1000 >&- 2>&- & echo $!"], capture_output=True, text=True, check=True
+        )
+        self.pids = helper.pid, int(daemon.stdout)
+        for pid in self.pids:
+            (self.folder / f"{os.getpid()}-{pid}").touch()
+
+    def close(self) -> None:
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
+        os.waitpid(self.pids[0], 0)
+        (self.folder / f"closed-{os.getpid()}").touch()
+
+
 gymnasium.register("Faulty-v0", entry_point=Faulty)
+gymnasium.register("Helped-v0", entry_point=Helped)

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -116,7 +118,7 @@ def test_the_nursery_may_be_lost_too(tmp_path, number):
     while sum(1 for _ in read_records(where / "metrics.jsonl")) < 3:
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.01)
-    tree = chaos_runs._tree(training.process.pid)
+    tree = chaos_runs.tree(training.process.pid)
     os.kill(tree[1], number)
     os.kill(tree[2], signal.SIGKILL)
     assert training.wait(120) == 0, log.read_text()
@@ -160,6 +162,57 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path, capsys):
         == 0
     )
     assert chaos_runs.is_identical(where, tmp_path / "reference")
+
+
+def helped(tmp_path: Path, *more: str) -> list[str]:
+    (tmp_path / "helpers").mkdir()
+    kwargs = ["--set", f"env.kwargs={{folder: {tmp_path / 'helpers'}}}", "--set", "hardware.pinning=none"]
+    return ["--env", "faulty_env:Helped-v0", *SMALL, *kwargs, "--output-dir", str(tmp_path / "run"), *more]
+
+
+def helpers(tmp_path: Path, worker: int | None = None) -> list[int]:
+    """Living helper processes, of one worker or of all processes that made environments."""
+    found = [file.name.split("-") for file in (tmp_path / "helpers").glob("[0-9]*")]
+    pids = [int(pid) for maker, pid in found if worker in (None, int(maker))]
+    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+
+
+def soon(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return condition()
+
+
+def test_at_a_normal_end_workers_close_their_environments(tmp_path):
+    assert train.train_parallel(helped(tmp_path, "--total-timesteps", "64")) == 0
+    made = {file.name.split("-")[0] for file in (tmp_path / "helpers").glob("[0-9]*")}
+    assert len(made) == 3  # two workers, and the look at the environment before the start
+    assert {file.name.split("-")[1] for file in (tmp_path / "helpers").glob("closed-*")} == made
+    assert helpers(tmp_path) == []
+
+
+def test_no_process_outlives_its_worker_or_the_coordinator(tmp_path, monkeypatch):
+    """A helper and a daemon of each environment; the fork server is even stopped when the coordinator is killed."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    training = chaos_runs.Training(helped(tmp_path, "--total-timesteps", str(10**9)), tmp_path / "log")
+    metrics, faults = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "faults.jsonl"
+    assert soon(lambda: metrics.exists() and metrics.stat().st_size > 0), (tmp_path / "log").read_text()
+    _, fork_server, first, second = chaos_runs.tree(training.process.pid)
+    assert len(helpers(tmp_path, first)) == len(helpers(tmp_path, second)) == 4
+    ignored = int(
+        re.search(r"SigIgn:\s+(\w+)", Path(f"/proc/{helpers(tmp_path, first)[0]}/status").read_text())[1], 16
+    )
+    assert not any(ignored >> (number - 1) & 1 for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1))
+    os.kill(first, signal.SIGKILL)
+    assert soon(lambda: helpers(tmp_path, first) == [])
+    assert soon(lambda: faults.exists() and "replaced" in faults.read_text())
+    assert len(helpers(tmp_path, second)) == 4
+    os.kill(fork_server, signal.SIGSTOP)
+    training.process.kill()
+    assert soon(lambda: helpers(tmp_path) == [], 5)
+    training.wait(5)
+    assert training.left_behind() == (0, 0)
 
 
 def test_settings_changed_behind_the_runs_back_are_named(tmp_path, capsys):

@@ -328,12 +328,12 @@ def soak(folder: Path, *, minutes: float, every: float = 20.0, seed: int = 5) ->
     samples, kills, next_kill = [], 0, time.monotonic() + every
     while training.process.poll() is None:
         time.sleep(5)
-        tree = _tree(training.process.pid)
-        if time.monotonic() >= next_kill and len(tree) > 2:
-            os.kill(draw.choice(tree[2:]), signal.SIGKILL)
+        pids = tree(training.process.pid)
+        if time.monotonic() >= next_kill and len(pids) > 2:
+            os.kill(draw.choice(pids[2:]), signal.SIGKILL)
             kills, next_kill = kills + 1, time.monotonic() + every
         else:
-            samples.append({"seconds": time.monotonic() - training.started, **_sample(tree)})
+            samples.append({"seconds": time.monotonic() - training.started, **_sample(pids)})
     settled = [s for s in samples if s["processes"] == 4]
     early = [s for s in settled if 300 <= s["seconds"] < 300 + 60 * minutes * 0.15]
     late = [s for s in settled if s["seconds"] > 60 * minutes * 0.85]
@@ -352,17 +352,17 @@ def soak(folder: Path, *, minutes: float, every: float = 20.0, seed: int = 5) ->
     return report | {"worker_restarts": restarts, "left_behind": training.left_behind()}
 
 
-def _children(pid: int) -> list[int]:
+def children(pid: int) -> list[int]:
     try:
         return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
         return []
 
 
-def _tree(pid: int) -> list[int]:
+def tree(pid: int) -> list[int]:
     """Coordinator, fork_server, workers."""
-    fork_server = _children(pid)[:1]
-    return [pid, *fork_server, *(_children(fork_server[0]) if fork_server else [])]
+    fork_server = children(pid)[:1]
+    return [pid, *fork_server, *(children(fork_server[0]) if fork_server else [])]
 
 
 def _sample(tree: list[int]) -> dict[str, float]:

@@ -1,10 +1,12 @@
 """The fork server: a small process that imports everything once and forks workers on request, in milliseconds.
 
 `ForkServer` is the coordinator's handle. The child side (`main`) never touches a tensor, so it is safe to
-fork. Lives are tied: it dies with the coordinator, and its workers die with it. Messages are JSON in packets; descriptors
-travel beside them.
+fork. Lives are tied: when its socket closes, because the coordinator has ended in whatever way, it kills everything that ever
+descended from it (workers, the helper processes of environments, daemons of those) and leaves. Messages are JSON in packets;
+descriptors travel beside them.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -15,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,8 +27,10 @@ from parallel_ppo.settings.schema import Settings
 PACKET = 1 << 17
 SPAWN_TIMEOUT = 60.0  # after the first answer; importing everything may take longer on a busy machine
 FIRST_TIMEOUT = 300.0
+CLOSE_TIMEOUT = 5.0
+KILL_PATIENCE = 2.0  # longer lives only what is stuck in the kernel
 POLL = 0.2
-PR_SET_PDEATHSIG = 1
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 LIBRARY = ctypes.CDLL(None)
 COORDINATOR_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
@@ -65,6 +69,7 @@ class ForkServer:
             self.process = subprocess.Popen(
                 [sys.executable, "-c", program, str(theirs.fileno()), str(os.getpid())],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, preexec_fn=die_with_parent,
+                start_new_session=True,  # what a terminal sends is for the coordinator
             )  # fmt: skip
         self.socket.send(json.dumps(hello).encode())
         self.exit_status: dict[int, int] = {}
@@ -140,10 +145,16 @@ class ForkServer:
         return successor
 
     def close(self) -> None:
-        """May be called twice."""
-        self.process.kill()
-        self.process.wait()
+        """May be called twice. Afterwards neither it nor anything that descended from it is there."""
         self.socket.close()
+        if self.has_answered:  # else it may be busy importing, and has no descendants
+            self.process.send_signal(signal.SIGCONT)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(CLOSE_TIMEOUT)
+        if self.process.poll() is None or self.process.returncode < 0:
+            self.process.kill()
+            _kill_session(self.process.pid)
+            self.process.wait()
 
 
 # --- the child side -------------------------------------------------------------------------------------------------------
@@ -152,6 +163,23 @@ class ForkServer:
 def die_with_parent() -> None:
     """Holds through exec: even a parent that dies while this process still starts up takes it along."""
     LIBRARY.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def adopt_orphans() -> None:
+    """From here on, descendants whose parent dies become children of this process, daemons included."""
+    LIBRARY.prctl(PR_SET_CHILD_SUBREAPER, 1)
+
+
+def ignore_signals() -> None:
+    """With handlers that do nothing, not SIG_IGN: what an environment starts has the usual signals again, after exec and after fork."""
+
+    def restore() -> None:
+        for number in COORDINATOR_SIGNALS:
+            signal.signal(number, signal.SIG_DFL)
+
+    for number in COORDINATOR_SIGNALS:
+        signal.signal(number, lambda *_: None)
+    os.register_at_fork(after_in_child=restore)
 
 
 def tie_to_parent(expected: int) -> None:
@@ -170,7 +198,14 @@ def main() -> None:
     sys.path[:] = hello["path"]
     settings, spec = Settings.model_validate(hello["settings"]), EnvSpec.from_json(hello["spec"])
     _import_everything(settings)
-    _serve(channel, settings, spec)
+    adopt_orphans()
+    LIBRARY.prctl(
+        PR_SET_PDEATHSIG, signal.SIGCONT
+    )  # the socket tells of the parent's death, unless this process is stopped
+    with contextlib.suppress(OSError):  # the coordinator is gone
+        _serve(channel, settings, spec)
+    kill_descendants(keep=frozenset())
+    os._exit(0)
 
 
 def _import_everything(settings: Settings) -> None:
@@ -190,32 +225,61 @@ def _serve(channel: socket.socket, settings: Settings, spec: EnvSpec) -> None:
     os.set_blocking(wake_read, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    workers: set[int] = set()
     while True:
         ready = select.select([channel.fileno(), wake_read], [], [])[0]
         if wake_read in ready:
             os.read(wake_read, 4096)
-        _reap(channel)
+        for pid, status in _reap():
+            if pid in workers:
+                workers.remove(pid)
+                kill_descendants(keep=frozenset(workers))  # what a worker leaves behind
+                channel.send(json.dumps({"exited": pid, "status": status}).encode())
         if channel.fileno() in ready:
             data, descriptors, _, _ = socket.recv_fds(channel, PACKET, 4)
             if not data:
-                os._exit(0)
-            _fork(channel, json.loads(data), descriptors, settings, spec)
+                return
+            workers |= _fork(channel, json.loads(data), descriptors, settings, spec)
 
 
-def _reap(channel: socket.socket) -> None:
-    while True:
-        try:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
+def _reap() -> Iterator[tuple[int, int]]:
+    """Children that have ended, and how."""
+    with contextlib.suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            yield ended[0], os.waitstatus_to_exitcode(ended[1])
+
+
+def kill_descendants(keep: frozenset[int]) -> None:
+    """All but the children in `keep` and theirs. Orphans come to this process, so nobody escapes by ending its parent."""
+    import psutil
+
+    deadline = time.monotonic() + KILL_PATIENCE
+    while time.monotonic() < deadline:
+        found = [child for child in psutil.Process().children() if child.pid not in keep]
+        if not found:
             return
-        if pid == 0:
-            return
-        channel.send(json.dumps({"exited": pid, "status": os.waitstatus_to_exitcode(status)}).encode())
+        for child in found:
+            with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
+                for process in (child, *child.children(recursive=True)):
+                    process.kill()
+                os.waitpid(child.pid, os.WNOHANG)
+        time.sleep(0.002)
+
+
+def _kill_session(leader: int) -> None:
+    """For a fork server that was killed itself: what it left behind is still in its session."""
+    import psutil
+
+    for process in psutil.process_iter():
+        with contextlib.suppress(OSError, psutil.Error):
+            if os.getsid(process.pid) == leader:
+                process.kill()
 
 
 def _fork(
     channel: socket.socket, request: dict[str, Any], descriptors: list[int], settings: Settings, spec: EnvSpec
-) -> None:
+) -> set[int]:
+    """The new worker, or nobody."""
     fork_server = os.getpid()
     try:
         pid = os.fork()
@@ -224,9 +288,11 @@ def _fork(
         channel.send(json.dumps(answer).encode())
         for descriptor in descriptors:
             os.close(descriptor)
-        return
+        return set()
     if pid == 0:
         tie_to_parent(fork_server)
+        adopt_orphans()
+        ignore_signals()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         channel.close()
@@ -248,3 +314,4 @@ def _fork(
     pidfd = os.pidfd_open(pid)
     socket.send_fds(channel, [json.dumps({"worker": request["worker"], "pid": pid}).encode()], [pidfd])
     os.close(pidfd)
+    return {pid}

@@ -88,7 +88,7 @@ def serve(
     index: int,
     cpu: int | None,
 ) -> None:
-    """Does what the coordinator asks until it hangs up."""
+    """Does what the coordinator asks until it hangs up, or says goodbye (None): then the environments are closed first."""
     channel = Connection(descriptor)
     task: Task | None = None
     try:
@@ -102,6 +102,9 @@ def serve(
             try:
                 task = channel.recv()
             except (EOFError, ConnectionResetError):
+                return
+            if task is None:
+                worker.close()
                 return
             started = time.monotonic()
             exact = worker.run(task)

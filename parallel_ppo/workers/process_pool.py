@@ -34,6 +34,7 @@ LEAST_DEADLINE = 30.0
 DEADLINE_FACTOR = 20.0
 GAP = 10.0  # the coordinator itself was stopped or suspended: deadlines start anew
 FORK_SERVER_ATTEMPTS = 3
+GOODBYE = 2.0  # for closing environments
 KILL_PATIENCE = (
     60.0  # a killed process that does not go is stuck in the kernel (a dead file server, a broken disk)
 )
@@ -280,12 +281,18 @@ class ProcessPool:
             member.restarts, member.earlier_traceback = 0, ""
 
     def close(self) -> None:
-        """May be called twice, and at any moment."""
+        """May be called twice, and at any moment. Who is idle closes its environments first; who is busy is killed."""
+        deadline = time.monotonic() + GOODBYE
+        for member in self.members:
+            if member.child is not None and member.channel is not None:
+                with contextlib.suppress(OSError):
+                    if member.outstanding:
+                        signal.pidfd_send_signal(member.child.pidfd, signal.SIGKILL)
+                    else:
+                        member.channel.send(None)
         for member in self.members:
             if member.child is not None:
-                with contextlib.suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(member.child.pidfd, signal.SIGKILL)
-        for member in self.members:
+                is_dead(member.child, max(0.0, deadline - time.monotonic()))
             with contextlib.suppress(RestartsExhausted):
                 self._remove(member)
         self.selector.close()

@@ -4,17 +4,10 @@ import select
 import signal
 import time
 from collections import deque
-from enum import Enum
 from multiprocessing.connection import Connection
 
 from parallel_ppo.workers.fork_server import Child
 from parallel_ppo.workers.tasks import Task
-
-
-class State(Enum):
-    ABSENT = "absent"
-    WORKING = "working"
-    IDLE = "idle"
 
 
 class WorkerHandle:
@@ -29,12 +22,6 @@ class WorkerHandle:
         self.stopped_polls = 0
         self.traceback, self.earlier_traceback = "", ""
         self.lost_at: float | None = None  # until the replacement is as far as its predecessor
-
-    @property
-    def state(self) -> State:
-        if self.child is None:
-            return State.ABSENT
-        return State.WORKING if self.outstanding else State.IDLE
 
     def send(self, task: Task) -> None:
         assert self.channel is not None
