@@ -58,6 +58,9 @@ class Rollout(Protocol):
     final_value: np.ndarray
     advantage: np.ndarray
     target_return: np.ndarray
+    log_prob: np.ndarray
+    learner_value: np.ndarray  # only of algorithms that revalue, as is the next
+    learner_log_prob: np.ndarray
 
 
 class Algorithm(NamedTuple):
@@ -65,6 +68,10 @@ class Algorithm(NamedTuple):
     scalars: Callable[..., Scalars]  # (rollout, rows, schedules, training)
     loss: Callable[[Output, Sampled], Statistics]
     loss_gradient: Callable[[Output, Sampled], tuple[OutputGradient, Statistics]] | None = None
+    revalues: bool = False  # the learner's values and log-probabilities are computed before the targets
+    own_steps: bool = (
+        False  # each slice is an actor with a gradient and an optimizer step of its own, in turn
+    )
 
 
 def differentiate(

@@ -1,4 +1,4 @@
-"""What is done to whole parameter vectors, by our kernels or by torch: the lanes' gradients are summed, Adam takes a step."""
+"""What is done to whole parameter vectors, by our kernels or by torch: the lanes' gradients are summed, a step is taken."""
 
 import math
 
@@ -6,6 +6,7 @@ from torch import Tensor
 
 from parallel_ppo.algorithms.minibatches import tree_sum
 from parallel_ppo.kernels import native
+from parallel_ppo.settings.schema import TrainingSettings
 
 ADAM_BETAS = (0.9, 0.999)
 ADAM_BLOCK = 1 << 16  # parameters: enough for torch's calls to cost little beside the arithmetic
@@ -19,23 +20,42 @@ def sum_lanes(lanes: Tensor, into: Tensor, kernels: str) -> float:
     return float(into.double().square().sum())
 
 
-def adam(
+def step(
+    training: TrainingSettings,
     *,
     parameters: Tensor,
     gradient: Tensor,
     first_moment: Tensor,
     second_moment: Tensor,
-    step: int,
+    number: int,
     learning_rate: float,
-    epsilon: float,
     gradient_scale: float,
-    kernels: str,
 ) -> None:
-    """In place on flat vectors; torch's block by block, so that a block's six arrays stay in the cache."""
-    beta1, beta2 = ADAM_BETAS
-    rate = learning_rate / (1 - beta1**step)
-    correction = 1 / math.sqrt(1 - beta2**step)
+    """Takes the optimizer's step `number` (from 1), in place on flat vectors."""
     vectors = parameters, gradient, first_moment, second_moment
+    if training.optimizer == "adam":
+        _adam(vectors, number, learning_rate, training.adam_eps, gradient_scale, training.kernels)
+    else:
+        is_tf = training.optimizer == "rmsprop_tf"
+        alpha, epsilon = training.rmsprop_alpha, training.rmsprop_eps
+        _rmsprop(vectors, learning_rate, alpha, epsilon, gradient_scale, epsilon_inside=is_tf)
+
+
+def initial_second_moment(optimizer: str) -> float:
+    """TensorFlow's RMSprop starts its running mean of squares at 1, torch's at 0: the first steps differ by far."""
+    return 1.0 if optimizer == "rmsprop_tf" else 0.0
+
+
+Vectors = tuple[Tensor, Tensor, Tensor, Tensor]  # parameters, gradient, first and second moment
+
+
+def _adam(
+    vectors: Vectors, number: int, learning_rate: float, epsilon: float, gradient_scale: float, kernels: str
+) -> None:
+    """Block by block, so that a block's six arrays stay in the cache."""
+    beta1, beta2 = ADAM_BETAS
+    rate = learning_rate / (1 - beta1**number)
+    correction = 1 / math.sqrt(1 - beta2**number)
     if kernels == "native":
         native.adam(*vectors, gradient_scale, beta1, beta2, rate, correction, epsilon)
         return
@@ -44,3 +64,20 @@ def adam(
         first.mul_(beta1).add_(scaled, alpha=1 - beta1)
         second.mul_(beta2).addcmul_(scaled, scaled, value=1 - beta2)
         weight.addcdiv_(first, second.sqrt().mul_(correction).add_(epsilon), value=-rate)
+
+
+def _rmsprop(
+    vectors: Vectors,
+    learning_rate: float,
+    alpha: float,
+    epsilon: float,
+    gradient_scale: float,
+    *,
+    epsilon_inside: bool,
+) -> None:
+    """`epsilon_inside` the root is TensorFlow's way, outside is torch's."""
+    for weight, slope, _, second in zip(*(v.split(ADAM_BLOCK) for v in vectors), strict=True):
+        scaled = slope * gradient_scale
+        second.mul_(alpha).addcmul_(scaled, scaled, value=1 - alpha)
+        divisor = (second + epsilon).sqrt_() if epsilon_inside else second.sqrt().add_(epsilon)
+        weight.addcdiv_(scaled, divisor, value=-learning_rate)

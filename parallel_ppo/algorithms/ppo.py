@@ -21,14 +21,20 @@ from parallel_ppo.settings.schema import TrainingSettings
 
 def targets(rollout: Rollout, rewards: RewardNormalizer, training: TrainingSettings) -> None:
     """Scales the rewards and writes the advantages and returns of an iteration."""
-    reward = rollout.reward
-    if training.normalize_rewards:
-        reward = rewards.scale(rollout.reward, rollout.episode_start, training.reward_clip)
     rollout.advantage[:] = generalized_advantages(
-        reward=reward, value=rollout.value, episode_start=rollout.episode_start, truncated=rollout.truncated,
+        reward=scaled_rewards(rollout, rewards, training), value=rollout.value, episode_start=rollout.episode_start, truncated=rollout.truncated,
         final_value=rollout.final_value, gamma=training.gamma, gae_lambda=training.gae_lambda,
     )  # fmt: skip
     rollout.target_return[:] = rollout.advantage + rollout.value[:-1]
+
+
+def scaled_rewards(rollout: Rollout, rewards: RewardNormalizer, training: TrainingSettings) -> np.ndarray:
+    """Divided by the running deviation of the return where that is wanted, and clipped."""
+    if training.normalize_rewards:
+        return rewards.scale(rollout.reward, rollout.episode_start, training.reward_clip)
+    if training.clip_rewards is not None:
+        return np.clip(rollout.reward, -training.clip_rewards, training.clip_rewards)
+    return rollout.reward
 
 
 def generalized_advantages(

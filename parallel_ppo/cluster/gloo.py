@@ -103,7 +103,7 @@ class GlooCluster:
         self._same_parameters(self.exchange.meet("columns", _digest(memory.parameters)))
         columns = [self._columns(slices) for slices in self.all_slices]
         with self.exchange.transferring():
-            self._gather_along(memory.gathered_columns(), columns, axis=1)
+            self._gather_along(memory.slab(iteration).gathered_columns(), columns, axis=1)
 
     @_in_step
     def gather_slices(self, rows: np.ndarray) -> np.ndarray:
@@ -153,6 +153,13 @@ class GlooCluster:
                 self._finish_tree(memory)
             else:
                 self.exchange.add(memory.gradient)
+
+    @_in_step
+    def gather_lanes(self, memory: Memory) -> None:
+        self.exchange.meet("lanes")
+        own = [slice(lanes.start, lanes.stop) for lanes in self.all_lanes]
+        with self.exchange.transferring():
+            self._gather_along([memory.lane_gradient, memory.lane_statistics], own, axis=0)
 
     def _finish_tree(self, memory: Memory) -> None:
         """Summed in the one tree; each node finishes the tree for its range of parameters.

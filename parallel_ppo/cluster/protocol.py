@@ -60,6 +60,9 @@ class Cluster(Protocol):
 
     def sum_gradients(self, memory: Memory) -> None: ...
 
+    def gather_lanes(self, memory: Memory) -> None:
+        """The owners' gradients and statistics of single lanes, to everyone."""
+
     def gather_slices(self, rows: np.ndarray) -> np.ndarray:
         """[own slices, K] -> [S, K]"""
 
@@ -95,6 +98,9 @@ class NoCluster:
         pass
 
     def sum_gradients(self, memory: Memory) -> None:
+        pass
+
+    def gather_lanes(self, memory: Memory) -> None:
         pass
 
     def gather_slices(self, rows: np.ndarray) -> np.ndarray:

@@ -26,6 +26,7 @@ COMMON_FLAGS: Flags = {
     "--duration": ("training.duration", hours, "train for this long, resumed sessions included: hours, or 90s, 5m, 1.5h"),
     "--total-timesteps": ("training.total_timesteps", whole_number, "train for this many environment steps (1e6), rounded up to an iteration"),
     "--env": ("env.id", str, "a Procgen game (coinrun, procgen-coinrun-v0, procgen:procgen-coinrun-v0) or a Gymnasium id"),
+    "--algorithm": ("training.algorithm", str, "ppo (the default), a2c, a3c, impala or appo"),
     "--num-envs": ("env.num_envs", whole_number, "environments in total"),
     "--num-levels": ("env.num_levels", whole_number, "Procgen: number of training levels, 0 for all"),
     "--start-level": ("env.start_level", whole_number, "Procgen: first level"),
@@ -33,7 +34,7 @@ COMMON_FLAGS: Flags = {
     "--n-steps": ("training.n_steps", whole_number, "steps of each environment per iteration"),
     "--n-epochs": ("training.n_epochs", whole_number, "passes over the samples of an iteration"),
     "--batch-size": ("training.batch_size", whole_number, "samples of a minibatch"),
-    "--learning-rate": ("training.learning_rate", number, "Adam's step size"),
+    "--learning-rate": ("training.learning_rate", number, "the optimizer's step size"),
     "--policy": ("training.policy", str, "impala, nature, mlp or auto"),
     "--seed": ("training.seed", whole_number, "decides, with the learning settings, what is learned"),
 }  # fmt: skip
@@ -94,11 +95,13 @@ def with_flag(message: str, parser: Parser, arguments: argparse.Namespace) -> st
     return f"{flag} {vars(arguments)[key]}: {message}"
 
 
-def shipped_config(env_id: str | None, kind: str) -> Path | None:
-    """The configuration that comes with the project for an environment, if there is one."""
-    if env_id is None or env_names.procgen_game(env_id) is not None:
+def shipped_config(env_id: str | None, kind: str, algorithm: str = "ppo") -> Path | None:
+    """The configuration that comes with the project for an environment and an algorithm, if there is one."""
+    is_procgen = env_id is None or env_names.procgen_game(env_id) is not None
+    if is_procgen and algorithm == "ppo":
         return CONFIG / DEFAULT_CONFIG[kind]
-    name = env_id.rpartition(":")[2].rpartition("-v")[0].lower()
+    name = "procgen" if is_procgen else str(env_id).rpartition(":")[2].rpartition("-v")[0].lower()
+    name += "" if algorithm == "ppo" else f"_{algorithm}"
     return next((path for path in CONFIG.glob("*.yaml") if path.stem == name), None)
 
 
@@ -115,9 +118,10 @@ def settings_from(arguments: argparse.Namespace, kind: str, say: Callable[[str],
                 key: value for key, value in base.get("training", {}).items() if key not in STOP_CONDITIONS
             }
     if not base and file is None:
-        file = shipped_config(flags.get("env.id"), kind)
+        algorithm = flags.get("training.algorithm", "ppo")
+        file = shipped_config(flags.get("env.id"), kind, algorithm)
         if file is not None and file.name != DEFAULT_CONFIG[kind]:
-            say(f"using {file.relative_to(CONFIG.parent)} for {flags['env.id']}")
+            say(f"using {file.relative_to(CONFIG.parent)}")
     settings = load_settings(file=file, flags=flags, base=base)
     if settings.training.duration is None and settings.training.total_timesteps is None:
         settings = settings.changed("training", duration=DEFAULT_HOURS)

@@ -24,6 +24,7 @@ class Actor:
     ) -> None:
         """`parameters` is the flat vector that the policy lives in; it, `mean` and `scale` may change between uses."""
         self.spec, self.parameters, self.policy = spec, parameters, Policy(settings, spec)
+        self.tensors = parameters, mean, scale
         bind(self.policy, parameters)
         self.network = _network(settings, self.policy, parameters)
         reads_bytes = isinstance(self.network, NativeCnn)

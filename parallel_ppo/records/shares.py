@@ -31,7 +31,7 @@ def phase_shares(phases: list[Phase], *, t_rollout: float, t_iter: float) -> dic
 
     shares = {
         "share_collect": t_rollout / t_iter,
-        "share_gradients": total("gradients") / t_iter,
+        "share_gradients": total("revalue", "gradients") / t_iter,
         "share_reduce": total("reduce") / t_iter,
         "share_exchange": total("gather", "exchange") / t_iter,
     }

@@ -5,7 +5,7 @@ import time
 from typing import NamedTuple
 
 # The workers work, or the nodes exchange: the coordinator waits for others.
-DELEGATED = frozenset(["collect", "gradients", "reduce", "gather", "exchange"])
+DELEGATED = frozenset(["collect", "revalue", "gradients", "reduce", "gather", "exchange"])
 
 
 class Phase(NamedTuple):

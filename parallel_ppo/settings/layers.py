@@ -15,8 +15,9 @@ from pydantic import ValidationError
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings import env_names
+from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
 from parallel_ppo.settings.networks import NETWORKS, that_read
-from parallel_ppo.settings.schema import MAX_LANES, PROCGEN_OPTIONS, EnvSettings, Settings
+from parallel_ppo.settings.schema import MAX_LANES, PROCGEN_OPTIONS, EnvSettings, Settings, TrainingSettings
 from parallel_ppo.storage.files import Damaged, read_regular
 
 
@@ -34,11 +35,27 @@ def load_settings(
         layer = _resolve_envs_per_worker(_resolve_node_workers(layer, source), source)
         for section, values in layer.items():
             _merge(merged.setdefault(section, {}), values)
+    _fill_in_algorithm(merged)
     try:
         settings = Settings.model_validate(merged)
     except ValidationError as error:
         raise InputError(_explain(error)) from None
     return _check(settings)
+
+
+def _fill_in_algorithm(merged: dict[str, dict[str, Any]]) -> None:
+    """What the chosen algorithm says where nobody else does."""
+    training, env = merged.setdefault("training", {}), merged.get("env", {})
+    kind = ALGORITHM_KINDS.get(str(training.get("algorithm", "ppo")))
+    if kind is None or not isinstance(training, dict) or not isinstance(env, dict):
+        return  # told by the validation that follows
+    for key, value in kind.defaults.items():
+        training.setdefault(key, value)
+    if kind.single_pass and "batch_size" not in training:
+        num_envs = env.get("num_envs", EnvSettings.model_fields["num_envs"].default)
+        n_steps = training.get("n_steps", TrainingSettings.model_fields["n_steps"].default)
+        if type(num_envs) is int and type(n_steps) is int:
+            training["batch_size"] = max(1, num_envs * n_steps)
 
 
 def _merge(below: dict[str, Any], values: dict[str, Any]) -> None:
@@ -247,9 +264,41 @@ def _check(settings: Settings) -> Settings:
         raise InputError(
             f"env.slice_envs: {env.slice_envs} does not divide {env.num_envs} environments; nearest that does: {_nearest_divisor(env.num_envs, env.slice_envs)}"
         )
+    _check_algorithm(settings)
     _check_batch(settings)
     _check_plain(settings)
     return settings
+
+
+def _check_algorithm(settings: Settings) -> None:
+    training, kind = settings.training, ALGORITHM_KINDS[settings.training.algorithm]
+    name, whole = training.algorithm, settings.env.num_envs * training.n_steps
+    if training.lag and not kind.may_lag:
+        able = ", ".join(other for other, each in ALGORITHM_KINDS.items() if each.may_lag)
+        raise InputError(f"training.lag: {name} has none; remove it, or use one of {able}")
+    if kind.single_pass and training.n_epochs != 1:
+        raise InputError(
+            f"training.n_epochs: {name} learns from each sample once; remove it, or use ppo or appo"
+        )
+    if kind.single_pass and training.batch_size != whole:
+        raise InputError(
+            f"training.batch_size: {name} takes one step for a whole batch of {whole} samples "
+            f"({settings.env.num_envs} environments x {training.n_steps} steps); remove it"
+        )
+    if training.num_actors is not None and name != "a3c":
+        raise InputError(f"training.num_actors: is for a3c, the algorithm is {name}; remove it")
+    if training.num_actors is not None and settings.env.num_envs % training.num_actors:
+        raise InputError(
+            f"training.num_actors: {training.num_actors} actors cannot share {settings.env.num_envs} environments "
+            f"evenly, and each needs one; nearest that can: {_nearest_divisor(settings.env.num_envs, training.num_actors)}"
+        )
+    if training.num_actors is not None and settings.env.slice_envs not in (None, settings.shape.slice_envs):
+        raise InputError("env.slice_envs: an actor of a3c is a slice; set training.num_actors alone")
+    if training.clip_rewards is not None and training.normalize_rewards:
+        raise InputError(
+            "training.clip_rewards: rewards are normalised, and then clipped by training.reward_clip; "
+            "set training.normalize_rewards to false"
+        )
 
 
 def _check_plain(settings: Settings) -> None:

@@ -52,7 +52,9 @@ class TrainingSettings(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     total_timesteps: Positive | None = None
     duration: PositiveFloat | None = None
-    algorithm: Literal["ppo"] = "ppo"
+    algorithm: Literal["ppo", "a2c", "a3c", "impala", "appo"] = "ppo"
+    num_actors: Positive | None = None
+    lag: Annotated[int, Field(ge=0, le=16)] = 0
     n_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 128
     n_epochs: Annotated[int, Field(ge=1, le=1000)] = 4
     batch_size: Positive = 1024
@@ -73,11 +75,18 @@ class TrainingSettings(Section):
     value_coef: AtLeastZero = 0.5
     clip_value_loss: bool = True
     max_grad_norm: PositiveFloat = 0.5
+    optimizer: Literal["adam", "rmsprop", "rmsprop_tf"] = "adam"
     adam_eps: PositiveFloat = 1e-5
+    rmsprop_alpha: Fraction = 0.99
+    rmsprop_eps: PositiveFloat = 1e-5
+    vtrace_rho_clip: PositiveFloat = 1.0
+    vtrace_c_clip: PositiveFloat = 1.0
+    vtrace_policy_rho_clip: PositiveFloat = 1.0
     target_kl: PositiveFloat | None = None
     normalize_advantages: bool = True
     normalize_rewards: bool = True
     reward_clip: PositiveFloat = 10.0
+    clip_rewards: PositiveFloat | None = None
     normalize_observations: bool = False
     observation_clip: PositiveFloat = 10.0
 
@@ -158,6 +167,33 @@ class Shape(NamedTuple):
     slice_samples: int  # of one slice in one minibatch
     lane_sizes: tuple[int, ...]  # which add up to `slice_samples`
     steps_per_iteration: int
+    lag: int = 0  # iterations by which collection may run ahead of the update
+    num_actors: int = 0  # slices that learn with parameters of their own, in turn; 0: all learn together
+
+    @property
+    def num_slabs(self) -> int:
+        """Rollouts that are kept at once: the one that is learned from, and those collected ahead."""
+        return self.lag + 1
+
+    @property
+    def num_slots(self) -> int:
+        """Saved starts of iterations: of every rollout in the slabs, and of the one after."""
+        return self.lag + 2
+
+    @property
+    def num_versions(self) -> int:
+        """Older parameters that collection acts with; none where it acts with those of the update."""
+        return self.num_actors or (self.lag + 1 if self.lag else 0)
+
+    def version_row(self, slice_index: int, iteration: int) -> int:
+        """Where the parameters lie that this slice collects iteration `iteration` with."""
+        assert self.num_versions
+        return slice_index if self.num_actors else max(0, iteration - self.lag) % self.num_versions
+
+    @property
+    def learned_together(self) -> int:
+        """Samples that one gradient step is a mean over."""
+        return self.batch_size // self.num_actors if self.num_actors else self.batch_size
 
     @property
     def num_lanes(self) -> int:
@@ -171,16 +207,19 @@ STOP_CONDITIONS = ("total_timesteps", "duration")
 
 def derive_shape(settings: Settings) -> Shape:
     env, training = settings.env, settings.training
+    largest = 1 if training.algorithm == "a3c" else DEFAULT_SLICE
     slice_envs = env.slice_envs or max(
-        n for n in range(1, min(DEFAULT_SLICE, env.num_envs) + 1) if env.num_envs % n == 0
+        n for n in range(1, min(largest, env.num_envs) + 1) if env.num_envs % n == 0
     )
+    if training.num_actors is not None:
+        slice_envs = max(1, env.num_envs // training.num_actors)
     num_slices, total = env.num_envs // slice_envs, env.num_envs * training.n_steps
     samples = training.batch_size // num_slices
     lane = training.lane_samples or _default_lane(training.policy) or samples
     count = min(-(-samples // max(lane, 1)), MAX_LANES)  # more are refused by `_check_batch`
     lanes = tuple(samples // count + (index < samples % count) for index in range(count))
     return Shape(training.n_steps, env.num_envs, slice_envs, num_slices, training.n_epochs, total // training.batch_size,
-                 training.batch_size, samples, lanes, total)  # fmt: skip
+                 training.batch_size, samples, lanes, total, training.lag, num_slices if training.algorithm == "a3c" else 0)  # fmt: skip
 
 
 def _default_lane(policy: str) -> int | None:

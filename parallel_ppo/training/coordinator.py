@@ -59,7 +59,7 @@ class Coordinator:
         result = update(state, self.pool, self.cluster, schedules, self.recorder.timeline)
         learned = time.monotonic()
         self.recorder.phase("episodes")
-        episodes = finished_episodes(state, state.memory)
+        episodes = finished_episodes(state, state.memory.slab(counters.iteration))
         counters.iteration += 1
         counters.env_steps += shape.steps_per_iteration
         evaluated = evaluate_if_due(state, self.pool, self.recorder.phase)

@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from parallel_ppo.training.state import TrainingState
-from parallel_ppo.workers.memory import Memory
+from parallel_ppo.workers.memory import Slab
 
 
 class Episode(NamedTuple):
@@ -19,7 +19,7 @@ class Episode(NamedTuple):
         return {"return" if key == "episode_return" else key: value for key, value in values.items()}
 
 
-def finished_episodes(state: TrainingState, memory: Memory) -> list[Episode]:
+def finished_episodes(state: TrainingState, memory: Slab) -> list[Episode]:
     """Advances the partial episodes of `state` by one iteration and returns those that ended, in order of time."""
     num_steps, num_envs = memory.reward.shape
     counters, found = state.counters, []

@@ -128,6 +128,7 @@ def _build(
         user_key.prepare(display.note, display.warn)
     if not (plan.resume and _resume(plan, state, policy, display)):
         initialise(policy, state.parameters, settings.training.seed)
+        state.publish_first_versions()
     _tell_trial(plan, state, display)
     plan.directory.write(plan.directory.root / "config.yaml", to_yaml(settings).encode())
     state.rewind(cluster.share_state(memory, state.snapshot()))

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from parallel_ppo.algorithms.normalisers import EPSILON, Moments, RewardNormalizer
+from parallel_ppo.algorithms.optimizers import initial_second_moment
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.carried import Environments, Saved, Snapshot
 from parallel_ppo.workers.memory import Memory
@@ -41,7 +42,8 @@ class TrainingState:
         num_envs = self.settings.shape.num_envs
         self.parameters = self.memory.tensor("parameters")
         self.first_moment = torch.zeros_like(self.parameters)
-        self.second_moment = torch.zeros_like(self.parameters)
+        start = initial_second_moment(self.settings.training.optimizer)
+        self.second_moment = torch.full_like(self.parameters, start)
         self.rewards = RewardNormalizer(num_envs, self.settings.training.gamma)
         self.observations = Moments.empty(self.memory.observation_mean.shape)
         self.episode_return = np.zeros(num_envs)
@@ -54,6 +56,22 @@ class TrainingState:
         if self.observations.num:
             self.memory.observation_mean[...] = self.observations.mean
             self.memory.observation_scale[...] = 1 / np.sqrt(self.observations.variance + EPSILON)
+
+    def publish_version(self, row: int | None = None) -> None:
+        """Lets collection act with the parameters and the normalisation of now, from the next iteration on."""
+        shape, memory = self.settings.shape, self.memory
+        if row is None:
+            if not shape.lag:
+                return
+            row = (self.counters.iteration + 1) % shape.num_versions
+        memory.versions[row] = memory.parameters
+        memory.version_mean[row] = memory.observation_mean
+        memory.version_scale[row] = memory.observation_scale
+
+    def publish_first_versions(self) -> None:
+        """A run starts with one version only."""
+        for row in range(self.settings.shape.num_versions):
+            self.publish_version(row)
 
     # --- snapshots --------------------------------------------------------------------------------------------------------
 
@@ -70,6 +88,7 @@ class TrainingState:
             "episode.length": self.episode_length.copy(),
             "recent.returns": np.array(self.recent_returns, np.float64),
             "recent.lengths": np.array(self.recent_lengths, np.int64),
+            **{name: getattr(self.memory, name).copy() for name in self._version_fields},
         }
         environments = Environments.at(self.memory, self.counters.iteration)
         return Snapshot(vars(self.counters).copy(), arrays, environments)
@@ -89,6 +108,12 @@ class TrainingState:
         self.recent_returns = deque(arrays["recent.returns"].tolist(), maxlen=RECENT)
         self.recent_lengths = deque(arrays["recent.lengths"].tolist(), maxlen=RECENT)
         self.publish_observation_scale()
+        for name in self._version_fields:
+            getattr(self.memory, name)[...] = arrays[name]
+
+    @property
+    def _version_fields(self) -> tuple[str, ...]:
+        return ("versions", "version_mean", "version_scale") if self.settings.shape.num_versions else ()
 
     def restore(self, saved: Saved) -> None:
         """From a checkpoint."""

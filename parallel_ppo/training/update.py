@@ -7,6 +7,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from parallel_ppo.algorithms import ALGORITHMS, minibatches, optimizers
 from parallel_ppo.algorithms.algorithm import Schedules, Statistics
@@ -18,8 +19,9 @@ from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.memory import BLOCK, Memory
 from parallel_ppo.workers.pool import Pool, Span
-from parallel_ppo.workers.tasks import Gradient, Reduce
+from parallel_ppo.workers.tasks import Gradient, Reduce, Revalue
 
+NOTHING = Statistics(0.0, 0.0, 0.0, 0.0)
 REDUCE_ELEMENTS = 1 << 21  # fewer additions than this are not worth a message to a second worker
 
 
@@ -46,20 +48,47 @@ def scheduled(settings: Settings, *, env_steps: int, wall_time: float) -> Schedu
 def update(
     state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules, timeline: Timeline
 ) -> Updated:
-    settings, memory, shape = state.settings, state.memory, state.settings.shape
-    training, algorithm, spans = settings.training, ALGORITHMS[settings.training.algorithm], list[Span]()
+    settings, memory, iteration = state.settings, state.memory, state.counters.iteration
+    training, slab = settings.training, memory.slab(iteration)
+    algorithm, spans = ALGORITHMS[training.algorithm], list[Span]()
+    if algorithm.revalues:
+        timeline.enter("revalue")
+        spans += pool.run(Revalue(index, iteration) for index in cluster.slices)
     timeline.enter("gather")
-    cluster.gather_columns(memory, state.counters.iteration)
+    cluster.gather_columns(memory, iteration)
     timeline.enter("advantages")
-    algorithm.targets(memory, state.rewards, training)
-    totals, norms, stopped = [], [], False
+    algorithm.targets(slab, state.rewards, training)
+    steps = _steps_in_turn if algorithm.own_steps else _steps_together
+    applied, stopped, more = steps(state, pool, cluster, schedules, timeline)
+    timeline.enter("statistics")
+    columns = _columns(state, applied, stopped, schedules)
+    if training.normalize_observations:
+        _learn_observations(state, cluster)
+    state.publish_version()
+    return Updated(columns, spans + more)
+
+
+class Applied(NamedTuple):
+    """One optimizer step."""
+
+    statistics: Statistics
+    norm: float
+
+
+def _steps_together(
+    state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules, timeline: Timeline
+) -> tuple[list[Applied], bool, list[Span]]:
+    """Epochs of minibatches, each a step; all slices have their lanes in every minibatch."""
+    settings, memory, shape = state.settings, state.memory, state.settings.shape
+    training, algorithm = settings.training, ALGORITHMS[settings.training.algorithm]
+    slab, applied, spans = memory.slab(state.counters.iteration), list[Applied](), list[Span]()
     for epoch in range(shape.num_epochs):
         timeline.enter("order")
         order = _epoch_order(state, epoch)
         for minibatch in range(shape.num_minibatches):
             timeline.enter("moments")
             rows = order[:, minibatch * shape.slice_samples : (minibatch + 1) * shape.slice_samples]
-            scalars = algorithm.scalars(memory, rows.reshape(-1), schedules, training)
+            scalars = algorithm.scalars(slab, rows.reshape(-1), schedules, training)
             task = Gradient(0, state.counters.iteration, epoch, minibatch, scalars)
             timeline.enter("gradients")
             spans += pool.run(task._replace(lane=lane) for lane in cluster.lanes)
@@ -70,19 +99,44 @@ def update(
             if cluster.node.size > 1:
                 _write_squares(memory, settings)
             timeline.enter("optimizer")
-            found = Statistics(*minibatches.tree_sum(list(memory.tensor("lane_statistics"))).tolist())
-            if training.target_kl is not None and found.approx_kl / shape.batch_size > training.target_kl:
-                stopped = True
-                break
-            norms.append(_apply(state, found, schedules.learning_rate, epoch, minibatch))
-            totals.append(found)
-        if stopped:
-            break
-    timeline.enter("statistics")
-    columns = _columns(state, totals, norms, stopped, schedules)
-    if training.normalize_observations:
-        _learn_observations(state, cluster)
-    return Updated(columns, spans)
+            found = _summed(memory.tensor("lane_statistics"))
+            divergence = found.approx_kl / shape.batch_size
+            if training.target_kl is not None and not divergence <= training.target_kl:
+                _check_finite(state, found, epoch, minibatch)
+                return applied, True, spans
+            applied.append(_apply(state, found, schedules.learning_rate, epoch, minibatch))
+    return applied, False, spans
+
+
+def _steps_in_turn(
+    state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules, timeline: Timeline
+) -> tuple[list[Applied], bool, list[Span]]:
+    """One step for each actor, in order; it then collects with the parameters of just after its step."""
+    settings, memory, shape = state.settings, state.memory, state.settings.shape
+    algorithm, iteration = ALGORITHMS[settings.training.algorithm], state.counters.iteration
+    timeline.enter("order")
+    order = _epoch_order(state, 0)
+    scalars = [
+        algorithm.scalars(memory.slab(iteration), rows, schedules, settings.training) for rows in order
+    ]
+    per_slice = len(shape.lane_sizes)
+    timeline.enter("gradients")
+    spans = pool.run(Gradient(lane, iteration, 0, 0, scalars[lane // per_slice]) for lane in cluster.lanes)
+    timeline.enter("exchange")
+    cluster.gather_lanes(memory)
+    timeline.enter("optimizer")
+    applied = []
+    for actor in range(shape.num_actors):
+        lanes = slice(actor * per_slice, (actor + 1) * per_slice)
+        _sum_blocks(memory, memory.tensor("lane_gradient")[lanes], settings)
+        found = _summed(memory.tensor("lane_statistics")[lanes])
+        applied.append(_apply(state, found, schedules.learning_rate, 0, actor))
+        state.publish_version(actor)
+    return applied, False, spans
+
+
+def _summed(statistics: Tensor) -> Statistics:
+    return Statistics(*minibatches.tree_sum(list(statistics)).tolist())
 
 
 def _epoch_order(state: TrainingState, epoch: int) -> np.ndarray:
@@ -111,30 +165,44 @@ def _reduce_tasks(memory: Memory, lanes: range, num_workers: int) -> list[Reduce
 
 def _write_squares(memory: Memory, settings: Settings) -> None:
     """The norm's summands as the workers of a single node write them, after other nodes have added to the sum."""
-    for block, values in enumerate(memory.tensor("gradient").split(BLOCK)):
+    _sum_blocks(memory, memory.tensor("gradient").unsqueeze(0), settings)
+
+
+def _sum_blocks(memory: Memory, lanes: Tensor, settings: Settings) -> None:
+    """What `Reduce` tasks do, for all parameters."""
+    gradient = memory.tensor("gradient")
+    for block in range(len(memory.gradient_squares)):
+        span = slice(block * BLOCK, (block + 1) * BLOCK)
         memory.gradient_squares[block] = optimizers.sum_lanes(
-            values.unsqueeze(0), values, settings.training.kernels
+            lanes[:, span], gradient[span], settings.training.kernels
         )
 
 
-def _apply(
-    state: TrainingState, found: Statistics, learning_rate: float, epoch: int, minibatch: int
-) -> float:
-    """Clips by the global norm and takes an Adam step; a non-finite gradient is never applied."""
-    norm = math.sqrt(sum(state.memory.gradient_squares.tolist()))
+def _check_finite(state: TrainingState, found: Statistics, epoch: int, minibatch: int) -> float:
+    """The gradient's norm; NumbersError where a step would spoil the parameters."""
+    squares = sum(state.memory.gradient_squares.tolist())
+    norm = math.sqrt(squares) if squares >= 0 else math.nan
     if not (math.isfinite(norm) and np.isfinite(found).all()):
         raise NumbersError(
             f"the gradient is not finite (iteration {state.counters.iteration}, epoch {epoch}, "
             f"minibatch {minibatch}, {_culprits(state)}); a lower training.learning_rate may help"
         )
+    return norm
+
+
+def _apply(
+    state: TrainingState, found: Statistics, learning_rate: float, epoch: int, minibatch: int
+) -> Applied:
+    """Clips by the global norm and takes an optimizer step; a non-finite gradient is never applied."""
+    norm = _check_finite(state, found, epoch, minibatch)
     scale = min(1.0, state.settings.training.max_grad_norm / (norm + 1e-6))
     state.counters.adam_steps += 1
-    optimizers.adam(
-        parameters=state.parameters, gradient=state.memory.tensor("gradient"), first_moment=state.first_moment,
-        second_moment=state.second_moment, step=state.counters.adam_steps, learning_rate=learning_rate,
-        epsilon=state.settings.training.adam_eps, gradient_scale=scale, kernels=state.settings.training.kernels,
+    optimizers.step(
+        state.settings.training, parameters=state.parameters, gradient=state.memory.tensor("gradient"),
+        first_moment=state.first_moment, second_moment=state.second_moment,
+        number=state.counters.adam_steps, learning_rate=learning_rate, gradient_scale=scale,
     )  # fmt: skip
-    return norm
+    return Applied(found, norm)
 
 
 def _culprits(state: TrainingState) -> str:
@@ -150,7 +218,7 @@ def _culprits(state: TrainingState) -> str:
 def _learn_observations(state: TrainingState, cluster: Cluster) -> None:
     """Slice by slice, in order: the same whoever collected them."""
     shape, memory = state.settings.shape, state.memory
-    observation = memory.spec.vectors(memory.observation[:-1])
+    observation = memory.spec.vectors(memory.slab(state.counters.iteration).observation[:-1])
     found = []
     for index in cluster.slices:
         columns = slice(index * shape.slice_envs, (index + 1) * shape.slice_envs)
@@ -163,16 +231,12 @@ def _learn_observations(state: TrainingState, cluster: Cluster) -> None:
 
 
 def _columns(
-    state: TrainingState, totals: list[Statistics], norms: list[float], stopped: bool, schedules: Schedules
+    state: TrainingState, applied: list[Applied], stopped: bool, schedules: Schedules
 ) -> dict[str, float]:
-    """Means over the minibatches that were applied; the statistics are sums over samples, but for the loss."""
-    steps, memory = len(totals), state.memory
-    samples = max(1, steps * state.settings.shape.batch_size)
-    sums = (
-        Statistics(*np.sum(totals, axis=0, initial=0.0).tolist())
-        if totals
-        else Statistics(0.0, 0.0, 0.0, 0.0)
-    )
+    """Means over the steps that were taken; the statistics are sums over samples, but for the loss."""
+    steps, slab = len(applied), state.memory.slab(state.counters.iteration)
+    samples = max(1, steps * state.settings.shape.learned_together)
+    sums = Statistics(*np.sum([one.statistics for one in applied], axis=0).tolist()) if applied else NOTHING
     return {
         "loss": sums.loss / max(1, steps),
         "policy_loss": sums.policy_loss / samples,
@@ -180,10 +244,11 @@ def _columns(
         "entropy": sums.entropy / samples,
         "approx_kl": sums.approx_kl / samples,
         "clip_frac": sums.clipped / samples,
-        "explained_variance": explained_variance(value=memory.value[:-1], target_return=memory.target_return),
-        "grad_norm": sum(norms) / max(1, steps),
+        "explained_variance": explained_variance(value=slab.value[:-1], target_return=slab.target_return),
+        "grad_norm": sum(one.norm for one in applied) / max(1, steps),
         "learning_rate": schedules.learning_rate,
         "clip_range": schedules.clip_range,
+        "policy_lag": state.settings.training.lag,
         "minibatches": steps,
         "kl_stopped": int(stopped),
     }

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
+from parallel_ppo.algorithms import ALGORITHMS
 from parallel_ppo.algorithms.algorithm import Statistics
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.policies import heads
@@ -23,15 +24,13 @@ from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
 
 BLOCK = 16384  # parameters per block of the reduction; the gradient norm is summed block by block
-NUM_SLOTS = (
-    2  # of carried fields: iteration i starts from slot i % 2 and publishes slot (i + 1) % 2, stamp last
-)
 PAGE = 4096
 POISON = 0xA5
 
 
 # Who writes a field, and when it is valid.
 COLLECTED = "worker", "after collect"
+REVALUED = "worker", "after revalue"
 TARGET = "coordinator", "after collect, before the update"
 PUBLISHED = "coordinator", "always; changes only between iterations"
 CARRIED = "worker", "where the stamp says so"
@@ -43,6 +42,7 @@ class Field(NamedTuple):
     dtype: str
     writer: str
     valid: str
+    slab: bool = False  # one for each rollout that is kept: the array has a leading axis for them
     sampled: bool = False  # [T(+1), E, ...]: a lane's batch holds its samples
     gathered: bool = False  # [T(+1), E]: every node needs all columns
     carried: bool = False  # [slot, E, ...]: where an iteration starts
@@ -52,36 +52,44 @@ class Field(NamedTuple):
 
 def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field]:
     shape = settings.shape
+    slots, versions = shape.num_slots, shape.num_versions
+    revalues = ALGORITHMS[settings.training.algorithm].revalues
     t, e, s, lanes, p = shape.num_steps, shape.num_envs, shape.num_slices, shape.num_lanes, num_parameters
     observation, action = spec.observation_shape, (heads.num_components(spec.action),)
     features, blocks, statistics = spec.vector_shape, -(-p // BLOCK), len(Statistics._fields)
     partial = settings.cluster.nnodes > 1  # only this node's part of the widest arrays is ever touched
-    return [
-        Field("observation", (t + 1, e, *observation), spec.observation_dtype, *COLLECTED, sampled=True, sparse=partial),
-        Field("action", (t, e, *action), "float32", *COLLECTED, sampled=True),
-        Field("log_prob", (t, e), "float32", *COLLECTED, sampled=True),
-        Field("value", (t + 1, e), "float32", *COLLECTED, sampled=True, gathered=True),
-        Field("reward", (t, e), "float32", *COLLECTED, gathered=True),
-        Field("episode_start", (t + 1, e), "uint8", *COLLECTED, gathered=True),
-        Field("truncated", (t, e), "uint8", *COLLECTED, gathered=True),
-        Field("final_value", (t, e), "float32", *COLLECTED, gathered=True),
-        Field("level_seed", (t, e), "int32", "worker", "after collect, where episode_start[t + 1]", gathered=True),
-        Field("advantage", (t, e), "float32", *TARGET, sampled=True),
-        Field("target_return", (t, e), "float32", *TARGET, sampled=True),
+    table = [
+        Field("observation", (t + 1, e, *observation), spec.observation_dtype, *COLLECTED, sampled=True, sparse=partial, slab=True),
+        Field("action", (t, e, *action), "float32", *COLLECTED, sampled=True, slab=True),
+        Field("log_prob", (t, e), "float32", *COLLECTED, sampled=True, gathered=revalues, slab=True),
+        Field("value", (t + 1, e), "float32", *COLLECTED, sampled=True, gathered=True, slab=True),
+        Field("reward", (t, e), "float32", *COLLECTED, gathered=True, slab=True),
+        Field("episode_start", (t + 1, e), "uint8", *COLLECTED, gathered=True, slab=True),
+        Field("truncated", (t, e), "uint8", *COLLECTED, gathered=True, slab=True),
+        Field("final_value", (t, e), "float32", *COLLECTED, gathered=True, slab=True),
+        Field("level_seed", (t, e), "int32", "worker", "after collect, where episode_start[t + 1]", gathered=True, slab=True),
+        Field("advantage", (t, e), "float32", *TARGET, sampled=True, slab=True),
+        Field("target_return", (t, e), "float32", *TARGET, sampled=True, slab=True),
+        Field("learner_value", (t + 1, e) if revalues else (0, 0), "float32", *REVALUED, gathered=revalues, slab=True),
+        Field("learner_log_prob", (t, e) if revalues else (0, 0), "float32", *REVALUED, gathered=revalues, slab=True),
         Field("parameters", (p,), "float32", "coordinator", "always; changes only between phases"),
         Field("observation_mean", features, "float32", *PUBLISHED),
         Field("observation_scale", features, "float32", *PUBLISHED),
+        Field("versions", (versions, p), "float32", *PUBLISHED),
+        Field("version_mean", (versions, *features), "float32", *PUBLISHED),
+        Field("version_scale", (versions, *features), "float32", *PUBLISHED),
         Field("lane_gradient", (lanes, p), "float32", "worker", "after gradient", sparse=partial),
         Field("lane_statistics", (lanes, statistics), "float64", "worker", "after gradient"),
         Field("gradient", (p,), "float32", "worker", "after reduce"),
         Field("gradient_squares", (blocks,), "float64", "worker", "after reduce"),
         Field("evaluation", playing.result_shape(settings), "float64", "worker", "after evaluate"),
-        Field("state_stamp", (NUM_SLOTS, s), "int64", "worker", "always; -1 is empty"),
-        Field("carry_observation", (NUM_SLOTS, e, *observation), spec.observation_dtype, *CARRIED, carried=True),
-        Field("carry_start", (NUM_SLOTS, e), "uint8", *CARRIED, carried=True),
-        Field("state_length", (NUM_SLOTS, e), "int64", *CARRIED, carried=True),
-        Field("state_bytes", (NUM_SLOTS, e, spec.state_bytes), "uint8", *CARRIED, carried=True, used_length="state_length", sparse=True),
+        Field("state_stamp", (slots, s), "int64", "worker", "always; -1 is empty"),
+        Field("carry_observation", (slots, e, *observation), spec.observation_dtype, *CARRIED, carried=True),
+        Field("carry_start", (slots, e), "uint8", *CARRIED, carried=True),
+        Field("state_length", (slots, e), "int64", *CARRIED, carried=True),
+        Field("state_bytes", (slots, e, spec.state_bytes), "uint8", *CARRIED, carried=True, used_length="state_length", sparse=True),
     ]  # fmt: skip
+    return [f._replace(shape=(shape.num_slabs, *f.shape)) if f.slab else f for f in table]
 
 
 def _layout(table: list[Field], sparse: bool) -> tuple[dict[str, int], int]:
@@ -99,11 +107,15 @@ def bytes_needed(settings: Settings, spec: EnvSpec, num_parameters: int) -> int:
     table, nnodes = fields(settings, spec, num_parameters), settings.cluster.nnodes
     dense = _layout(table, sparse=False)[1]
     wide = _layout([field for field in table if field.name != "state_bytes"], sparse=True)[1]
-    return dense + -(-wide // nnodes) + NUM_SLOTS * settings.shape.num_envs * min(spec.state_bytes, 65536)
+    return (
+        dense
+        + -(-wide // nnodes)
+        + settings.shape.num_slots * settings.shape.num_envs * min(spec.state_bytes, 65536)
+    )
 
 
-class Memory:
-    """All shared arrays as attributes: NumPy views, and the same as torch tensors in `tensor`."""
+class Slab:
+    """One rollout: the fields of the table that are marked so, as NumPy views."""
 
     observation: np.ndarray
     action: np.ndarray
@@ -116,9 +128,30 @@ class Memory:
     level_seed: np.ndarray
     advantage: np.ndarray
     target_return: np.ndarray
+    learner_value: np.ndarray
+    learner_log_prob: np.ndarray
+    fields: list[Field]
+
+    def sampled_rows(self) -> dict[str, torch.Tensor]:
+        """The sampled fields as [T * E, ...]."""
+        steps, envs = self.reward.shape
+        names = [field.name for field in self.fields if field.sampled]
+        columns = {name: torch.from_numpy(getattr(self, name))[:steps] for name in names}
+        return {name: column.reshape(steps * envs, *column.shape[2:]) for name, column in columns.items()}
+
+    def gathered_columns(self) -> list[np.ndarray]:
+        return [getattr(self, field.name) for field in self.fields if field.gathered]
+
+
+class Memory(Slab):
+    """All shared arrays as attributes: NumPy views, and the same as torch tensors in `tensor`. Is its own first slab."""
+
     parameters: np.ndarray
     observation_mean: np.ndarray
     observation_scale: np.ndarray
+    versions: np.ndarray
+    version_mean: np.ndarray
+    version_scale: np.ndarray
     lane_gradient: np.ndarray
     lane_statistics: np.ndarray
     gradient: np.ndarray
@@ -142,6 +175,9 @@ class Memory:
         created = descriptors is None
         self.descriptors = descriptors or (os.memfd_create("dense"), os.memfd_create("sparse"))
         self.maps = []
+        self.slabs = [self, *(Slab() for _ in range(settings.shape.lag))]
+        for slab in self.slabs:
+            slab.fields = [field for field in table if field.slab]
         for descriptor, sparse in zip(self.descriptors, (False, True), strict=True):
             offsets, size = _layout(table, sparse)
             if created:
@@ -152,29 +188,22 @@ class Memory:
                 if field.sparse == sparse:
                     count = int(np.prod(field.shape, dtype=np.int64))
                     array = np.frombuffer(view, field.dtype, count, offsets[field.name]).reshape(field.shape)
-                    setattr(self, field.name, array)
+                    for slab, own in zip(self.slabs, array if field.slab else [array], strict=False):
+                        setattr(slab, field.name, own)
         self.spec, self.table = spec, {field.name: field for field in table}
         if created:
             self.state_stamp.fill(-1)
             self.observation_scale.fill(1)
+            self.version_scale.fill(1)
 
     def tensor(self, name: str) -> torch.Tensor:
         return torch.from_numpy(getattr(self, name))
 
-    def sampled_rows(self) -> dict[str, torch.Tensor]:
-        """The sampled fields as [T * E, ...]."""
-        steps, envs = self.reward.shape
-        names = [field.name for field in self.table.values() if field.sampled]
-        return {
-            name: self.tensor(name)[:steps].reshape(steps * envs, *self.table[name].shape[2:])
-            for name in names
-        }
-
-    def gathered_columns(self) -> list[np.ndarray]:
-        return [getattr(self, field.name) for field in self.table.values() if field.gathered]
+    def slab(self, iteration: int) -> Slab:
+        return self.slabs[iteration % len(self.slabs)]
 
     def slot(self, iteration: int) -> int:
-        return iteration % NUM_SLOTS
+        return iteration % len(self.state_stamp)
 
     def poison(self) -> None:
         """For tests: what a phase forgets to write stays recognisable."""

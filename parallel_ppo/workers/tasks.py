@@ -72,6 +72,20 @@ class Reduce(NamedTuple):
         return self.first_block % num_workers
 
 
+class Revalue(NamedTuple):
+    """The newest parameters' values and log-probabilities of a slice's samples."""
+
+    slice_index: int
+    iteration: int
+
+    @property
+    def is_pinned(self) -> bool:
+        return False
+
+    def home(self, shape: Shape, owners: Owners, num_workers: int) -> int:
+        return owners[self.slice_index]
+
+
 class Evaluate(NamedTuple):
     """Play some episodes that never enter a gradient (see `playing.py`)."""
 
@@ -87,4 +101,4 @@ class Evaluate(NamedTuple):
         return self.slice_index % num_workers
 
 
-Task = Open | Collect | Gradient | Reduce | Evaluate
+Task = Open | Collect | Gradient | Reduce | Revalue | Evaluate

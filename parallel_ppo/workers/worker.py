@@ -3,7 +3,7 @@
 T steps, E envs, B samples of a lane.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,29 +15,37 @@ from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.keyed import generator
+from parallel_ppo.policies import heads
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
-from parallel_ppo.workers.memory import BLOCK, Memory
-from parallel_ppo.workers.tasks import Collect, Evaluate, Gradient, Open, Reduce, Task
+from parallel_ppo.workers.memory import BLOCK, Memory, Slab
+from parallel_ppo.workers.tasks import Collect, Evaluate, Gradient, Open, Reduce, Revalue, Task
+
+PARAMETERS = "parameters", "observation_mean", "observation_scale"
+VERSIONS = "versions", "version_mean", "version_scale"
+REVALUED_ROWS = 64  # samples that are revalued as one batch
 
 
 class Worker:
     def __init__(self, settings: Settings, spec: EnvSpec, memory: Memory) -> None:
         self.settings, self.spec, self.memory = settings, spec, memory
         self.shape = settings.shape
-        names = "parameters", "observation_mean", "observation_scale"
-        self.actor = Actor(settings, spec, *(memory.tensor(name) for name in names))
+        self.actor = Actor(settings, spec, *(memory.tensor(name) for name in PARAMETERS))
+        self.older = self.actor  # acts with a version of the parameters that is not the newest
+        if self.shape.num_versions:
+            self.older = Actor(settings, spec, *(memory.tensor(name).clone() for name in PARAMETERS))
         self.algorithm = ALGORITHMS[settings.training.algorithm]
         self.slices: dict[int, SliceEnv] = {}
         self.lane_views: dict[int, Any] = {}
         self.order_cache: dict[tuple[int, int, int], np.ndarray] = {}
-        self.rows = memory.sampled_rows()
+        self.rows = [slab.sampled_rows() for slab in memory.slabs]
         self.handlers: dict[type, Callable[[Any], bool | None]] = {
             Open: self.open,
             Collect: self.collect,
             Gradient: self.gradient,
             Reduce: self.reduce,
+            Revalue: self.revalue,
             Evaluate: self.evaluate,
         }
 
@@ -96,30 +104,44 @@ class Worker:
 
     # --- collect ----------------------------------------------------------------------------------------------------------
 
+    def acting(self, slice_index: int, iteration: int) -> Actor:
+        """With the parameters that the slice collects this iteration with."""
+        if self.shape.num_versions:
+            row = self.shape.version_row(slice_index, iteration)
+            for own, name in zip(self.older.tensors, VERSIONS, strict=True):
+                own.copy_(torch.from_numpy(getattr(self.memory, name)[row]))
+        return self.older
+
     def collect(self, task: Collect) -> None:
-        memory, shape, columns = self.memory, self.shape, self.columns(task.slice_index)
+        for _ in self.collecting(task):
+            pass
+
+    def collecting(self, task: Collect) -> Iterator[None]:
+        """Pauses after every step, so that something more urgent can be done in between."""
+        slab, shape, columns = self.memory.slab(task.iteration), self.shape, self.columns(task.slice_index)
         env, slot = self.slices[task.slice_index], self.slot_of(task)
         draws = generator(self.settings.training.seed, "action", task.slice_index, task.iteration)
-        noise = self.actor.draw_noise(draws, shape.num_steps, shape.slice_envs)
-        self.actor.refresh()
-        memory.observation[0, columns] = memory.carry_observation[slot, columns]
-        memory.episode_start[0, columns] = memory.carry_start[slot, columns]
+        actor = self.acting(task.slice_index, task.iteration)
+        noise = actor.draw_noise(draws, shape.num_steps, shape.slice_envs)
+        actor.refresh()
+        slab.observation[0, columns] = self.memory.carry_observation[slot, columns]
+        slab.episode_start[0, columns] = self.memory.carry_start[slot, columns]
         for t in range(shape.num_steps):
-            acted = self.actor.act(memory.observation[t, columns], noise[t])
-            memory.action[t, columns] = acted.action
-            memory.log_prob[t, columns] = acted.log_prob
-            memory.value[t, columns] = acted.value
-            self.step(env, t, columns, memory.action[t, columns])
-        last = memory.observation[shape.num_steps, columns]
-        memory.value[shape.num_steps, columns] = self.actor.value(last)
-        self.check_outputs(columns)
-        next_start = memory.episode_start[shape.num_steps, columns]
+            acted = actor.act(slab.observation[t, columns], noise[t])
+            slab.action[t, columns] = acted.action
+            slab.log_prob[t, columns] = acted.log_prob
+            slab.value[t, columns] = acted.value
+            self.step(env, actor, slab, t, columns)
+            yield
+        last = slab.observation[shape.num_steps, columns]
+        slab.value[shape.num_steps, columns] = actor.value(last)
+        self.check_outputs(slab, columns)
+        next_start = slab.episode_start[shape.num_steps, columns]
         self.publish(task.slice_index, task.iteration + 1, last, next_start)
 
-    def step(self, env: SliceEnv, t: int, columns: slice, action: np.ndarray) -> None:
-        memory = self.memory
+    def step(self, env: SliceEnv, actor: Actor, slab: Slab, t: int, columns: slice) -> None:
         try:
-            result = env.step(action)
+            result = env.step(slab.action[t, columns])
         except NumbersError as error:
             raise NumbersError(f"{error}, at step {t} of the iteration") from None
         if not np.isfinite(result.reward).all():
@@ -128,28 +150,51 @@ class Worker:
                 f"environment {columns.start + culprit} ({self.settings.env.id}) gave the reward "
                 f"{result.reward[culprit]} at step {t} of the iteration"
             )
-        memory.observation[t + 1, columns] = result.observation
-        memory.reward[t, columns] = result.reward
-        memory.episode_start[t + 1, columns] = result.episode_start
-        memory.level_seed[t, columns] = -1 if result.level_seed is None else result.level_seed
-        memory.truncated[t, columns] = 0
-        memory.final_value[t, columns] = 0
+        slab.observation[t + 1, columns] = result.observation
+        slab.reward[t, columns] = result.reward
+        slab.episode_start[t + 1, columns] = result.episode_start
+        slab.level_seed[t, columns] = -1 if result.level_seed is None else result.level_seed
+        slab.truncated[t, columns] = 0
+        slab.final_value[t, columns] = 0
         if result.final_observation is not None:
             assert result.truncated is not None
-            value = self.actor.value(result.final_observation)
-            memory.truncated[t, columns] = result.truncated
-            memory.final_value[t, columns] = np.where(result.truncated, value, 0)
+            value = actor.value(result.final_observation)
+            slab.truncated[t, columns] = result.truncated
+            slab.final_value[t, columns] = np.where(result.truncated, value, 0)
 
-    def check_outputs(self, columns: slice) -> None:
+    def check_outputs(self, slab: Slab, columns: slice) -> None:
         """Finite weights and observations can still overflow in between."""
         for name in ("value", "log_prob"):
-            found = np.argwhere(~np.isfinite(getattr(self.memory, name)[:, columns]))
+            found = np.argwhere(~np.isfinite(getattr(slab, name)[:, columns]))
             if len(found):
                 t, env = found[0].tolist()
                 raise NumbersError(
                     f"the policy's {name} for environment {columns.start + env} ({self.settings.env.id}) "
                     f"is not finite at step {t} of the iteration"
                 )
+
+    @torch.inference_mode()
+    def revalue(self, task: Revalue) -> None:
+        """What the learner's policy says of a slice's samples that an older one collected."""
+        slab, columns, steps = (
+            self.memory.slab(task.iteration),
+            self.columns(task.slice_index),
+            self.shape.num_steps,
+        )
+        actor, spec = self.actor, self.spec.action
+        actor.refresh()
+        observation, action = slab.observation[:, columns], slab.action[:, columns]
+        step_rows = max(1, REVALUED_ROWS // self.shape.slice_envs)
+        for first in range(0, steps + 1, step_rows):
+            some = observation[first : first + step_rows]
+            output = actor.infer(some.reshape(-1, *some.shape[2:]))
+            end = first + len(some)
+            slab.learner_value[first:end, columns] = output.value.numpy().reshape(some.shape[:2])
+            taken = torch.from_numpy(action[first:end].reshape(-1, action.shape[2]))
+            logits = output.action[: len(taken)]
+            log_prob = heads.evaluate(spec, logits, output.log_std, taken).log_prob.numpy()
+            last = min(end, steps)
+            slab.learner_log_prob[first:last, columns] = log_prob.reshape(last - first, -1)
 
     # --- update -----------------------------------------------------------------------------------------------------------
 
@@ -171,17 +216,29 @@ class Worker:
         return torch.from_numpy(self.order_cache[key][first : first + shape.lane_sizes[number]])
 
     def gradient(self, task: Gradient) -> None:
-        network, rows = self.actor.network, self.lane_rows(task)
-        batch = {name: column.index_select(0, rows) for name, column in self.rows.items()}
-        observation = self.actor.prepare(batch.pop("observation"))
-        into = self.gradient_views(task.lane)
-        network.begin_step((task.iteration, task.epoch, task.minibatch))
-        sampled = Sampled(
-            batch, task.scalars, self.spec.action, self.settings.training, self.shape.batch_size
+        actor, step = self.learning(task)
+        network, rows, columns = (
+            actor.network,
+            self.lane_rows(task),
+            self.rows[task.iteration % len(self.rows)],
         )
+        batch = {name: column.index_select(0, rows) for name, column in columns.items()}
+        observation = actor.prepare(batch.pop("observation"))
+        into = self.gradient_views(task.lane)
+        network.begin_step(step)
+        size = self.shape.learned_together
+        sampled = Sampled(batch, task.scalars, self.spec.action, self.settings.training, size)
         gradient, statistics = differentiate(self.algorithm, network, network.forward(observation), sampled)
         network.backward(gradient, into)
         self.memory.lane_statistics[task.lane] = statistics
+
+    def learning(self, task: Gradient) -> tuple[Actor, tuple[int, ...]]:
+        """The policy that a lane's loss is differentiated at, and a name for its parameters."""
+        step = task.iteration, task.epoch, task.minibatch
+        if not self.shape.num_actors:
+            return self.actor, step
+        slice_index = task.lane // len(self.shape.lane_sizes)
+        return self.acting(slice_index, task.iteration), (*step, slice_index)
 
     def gradient_views(self, lane: int) -> Any:
         """Made once: lanes live at fixed places."""
