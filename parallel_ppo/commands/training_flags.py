@@ -121,7 +121,7 @@ def settings_from(arguments: argparse.Namespace, kind: str, say: Callable[[str],
         algorithm = flags.get("training.algorithm", "ppo")
         file = shipped_config(flags.get("env.id"), kind, algorithm)
         if file is not None and file.name != DEFAULT_CONFIG[kind]:
-            say(f"using {file.relative_to(CONFIG.parent)}")
+            say(f"using {file.relative_to(CONFIG.parent)} for {flags.get('env.id', algorithm)}")
     settings = load_settings(file=file, flags=flags, base=base)
     if settings.training.duration is None and settings.training.total_timesteps is None:
         settings = settings.changed("training", duration=DEFAULT_HOURS)
