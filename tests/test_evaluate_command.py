@@ -75,6 +75,21 @@ def test_figures() -> None:
     assert gap["return"]["low"] <= gap["return"]["value"] <= gap["return"]["high"]
 
 
+def test_an_unfinished_episode_was_not_solved_and_all_solved_is_no_certainty() -> None:
+    """60 solved and 40 cut were once told as 100% [100%, 100%]."""
+    settings = small_settings("coinrun", "nature", env__num_levels=5).env
+    cut = [Played(0.0, 1000.0, NAN, NAN, 1.0)]
+    part = reports.part_report([*played(*[10] * 60), *cut * 40], settings, "train")
+    rate = part["success_rate"]
+    assert rate["value"] == 0.6 and 0.5 < rate["low"] < 0.51 and 0.69 < rate["high"] < 0.7
+    assert [episode["success"] for episode in part["episodes"]] == [True] * 60 + [False] * 40
+    assert reports.part_report(cut * 3, settings, "train")["success_rate"]["value"] == 0
+    sure = reports.part_report(played(*[10] * 60), settings, "train")["success_rate"]
+    assert sure["value"] == 1 and 0.93 < sure["low"] < 0.95
+    gap = reports.gap_report([*played(*[10] * 60), *cut * 40], played(*[10] * 100), settings)["success_rate"]
+    assert gap["value"] == pytest.approx(-0.4) and gap["low"] < -0.4 < gap["high"] < -0.29
+
+
 def test_one_episode_has_no_interval_and_gymnasium_no_score() -> None:
     settings = small_settings().env
     part = reports.part_report([Played(3.0, 3.0, NAN, NAN, 1.0)], settings, "train")

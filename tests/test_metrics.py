@@ -6,10 +6,13 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pytest
 
 from parallel_ppo.records import metrics
 from parallel_ppo.records.metrics import JsonlLog, TensorBoardLog, read_records
+from parallel_ppo.training.recorder import is_best_yet
+from parallel_ppo.training.state import RECENT
 
 
 def iterations(path):
@@ -75,8 +78,36 @@ def test_tensorboard_is_rebuilt_without_doubles(tmp_path):
         for event in EventFileLoader(str(file)).Load()
         for value in event.summary.value
     ]
-    assert drawn == [(5, "episode/return"), (5, "episode/length"), (10, "loss"), (20, "loss")]
+    episode = [(5, "episodes/return"), (5, "episodes/length")]
+    assert drawn == [*episode, (10, "learning/loss"), (20, "learning/loss")]
     assert json.dumps(records[0])  # untouched
+
+
+def test_tensorboard_shows_columns_in_groups():
+    names = (
+        "episode_return_mean",
+        "episodes",
+        "eval_gap",
+        "entropy",
+        "t_learn",
+        "idle_update",
+        "fps_mean",
+        "rss_mb",
+    )
+    groups = [metrics.tag(name).split("/")[0] for name in names]
+    assert groups == ["episodes", "episodes", "evaluation", "learning", "time", "time", "speed", "machine"]
+    assert all(metrics.tag(name).endswith(f"/{name}") for name in names), "the names stay"
+
+
+def test_the_best_checkpoint_has_a_full_window_and_is_the_newest_of_equals():
+    """Five lucky first episodes at the maximum once kept an untrained policy as the best for ever."""
+    lucky, full = np.full(5, 10.0), np.full(RECENT, 10.0)
+    assert is_best_yet(lucky[:0], None) == (True, None)
+    assert is_best_yet(lucky, None) == (True, None)
+    assert is_best_yet(full * 0.3, None) == (True, 3.0)
+    assert is_best_yet(full * 0.2, 3.0) == (False, 3.0)
+    assert is_best_yet(full, 10.0) == (True, 10.0)
+    assert is_best_yet(lucky, 3.0) == (False, 3.0)
 
 
 def test_memory_is_looked_at_seldom_where_looking_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:

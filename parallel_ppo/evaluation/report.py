@@ -10,6 +10,7 @@ from rich.table import Table
 from parallel_ppo.reports import statistics
 from parallel_ppo.reports.procgen_scores import normalised_score
 from parallel_ppo.reports.statistics import Estimate
+from parallel_ppo.settings.env_names import procgen_game
 from parallel_ppo.settings.schema import EnvSettings
 from parallel_ppo.workers.playing import Played, level_range
 
@@ -19,7 +20,6 @@ Report = dict[str, Any]
 def part_report(episodes: Sequence[Played], env: EnvSettings, part: str) -> Report:
     returns = np.array([episode.episode_return for episode in episodes])
     lengths = np.array([episode.length for episode in episodes])
-    solved = np.array([episode.complete for episode in episodes])
     mean = statistics.bootstrap(returns)
     first, number = level_range(env, part)
     return {
@@ -38,19 +38,27 @@ def part_report(episodes: Sequence[Played], env: EnvSettings, part: str) -> Repo
             "min": int(lengths.min()),
             "max": int(lengths.max()),
         },
-        "success_rate": _plain(statistics.bootstrap(solved)) if np.isfinite(solved).any() else None,
+        "success_rate": _plain(success_rate(episodes)) if tells_success(env) else None,
         "normalised_score": _normalised(mean, env),
         "unfinished": int(sum(episode.cut for episode in episodes)),
-        "episodes": [_episode(episode) for episode in episodes],
+        "episodes": [_episode(episode, env) for episode in episodes],
     }
+
+
+def tells_success(env: EnvSettings) -> bool:
+    """Whether the environment says that a level was solved: Procgen does."""
+    return procgen_game(env.id) is not None
+
+
+def success_rate(episodes: Sequence[Played]) -> Estimate:
+    """An episode that was cut was not solved."""
+    return statistics.rate(sum(episode.complete == 1 for episode in episodes), len(episodes))
 
 
 def gap_report(train: Sequence[Played], test: Sequence[Played], env: EnvSettings) -> Report:
     """What the policy loses on levels it never saw: train minus test."""
     returns = [np.array([episode.episode_return for episode in part]) for part in (train, test)]
-    solved = [np.array([episode.complete for episode in part]) for part in (train, test)]
     gap = difference(*returns)
-    known = all(np.isfinite(values).all() for values in solved)
     zero = normalised_score(env.id, 0.0, distribution_mode=env.distribution_mode)
     scaled = None
     if zero is not None:
@@ -58,7 +66,9 @@ def gap_report(train: Sequence[Played], test: Sequence[Played], env: EnvSettings
         scaled = _plain(Estimate(*(value / width for value in (gap.value, gap.low, gap.high))))
     return {
         "return": _plain(gap),
-        "success_rate": _plain(difference(*solved)) if known else None,
+        "success_rate": _plain(statistics.difference_of_rates(success_rate(train), success_rate(test)))
+        if tells_success(env)
+        else None,
         "normalised_score": scaled,
     }
 
@@ -97,12 +107,12 @@ def _plain(estimate: Estimate) -> Report:
     return {name: None if math.isnan(value) else value for name, value in vars(estimate).items()}
 
 
-def _episode(episode: Played) -> Report:
+def _episode(episode: Played, env: EnvSettings) -> Report:
     return {
         "return": episode.episode_return,
         "length": int(episode.length),
         "level_seed": None if math.isnan(episode.level_seed) else int(episode.level_seed),
-        "success": None if math.isnan(episode.complete) else bool(episode.complete),
+        "success": episode.complete == 1 if tells_success(env) else None,
     }
 
 

@@ -1,4 +1,4 @@
-"""What is measured and where it is written: JSONL (the source of truth), TensorBoard (the same names), resources.
+"""What is measured and where it is written: JSONL (the source of truth), TensorBoard (the same names, in groups), resources.
 
 Every column is defined in docs/metrics.md.
 """
@@ -119,6 +119,19 @@ class JsonlLog:
             self.descriptor = -1
 
 
+def tag(name: str) -> str:
+    """The name of a column with its group in TensorBoard in front."""
+    if name.startswith("episode"):
+        return f"episodes/{name}"
+    if name.startswith("eval_"):
+        return f"evaluation/{name}"
+    if name not in NOT_LEARNING:
+        return f"learning/{name}"
+    if name.startswith(("t_", "share_", "idle_")):
+        return f"time/{name}"
+    return f"speed/{name}" if "fps" in name else f"machine/{name}"
+
+
 class TensorBoardLog:
     """A picture of the JSONL files; rebuilt from them when a run is resumed. Without a thread: nothing is written late.
 
@@ -149,12 +162,12 @@ class TensorBoardLog:
         self.file.flush()
 
     def record(self, record: Record) -> None:
-        values = [(k, v) for k, v in record.items() if k not in ("iteration", "steps_global")]
+        values = [(tag(k), v) for k, v in record.items() if k not in ("iteration", "steps_global")]
         self._write(record.get("steps_global"), values)
         self.file.flush()
 
     def episode(self, episode: Record) -> None:
-        values = [(f"episode/{name}", episode.get(name)) for name in ("return", "length")]
+        values = [(f"episodes/{name}", episode.get(name)) for name in ("return", "length")]
         self._write(episode.get("step"), values)
 
     def _write(self, step: Any, values: list[tuple[str, Any]]) -> None:

@@ -76,12 +76,16 @@ def processes(result: GroupResult) -> str:
 
 
 def group_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """The table: a name, and one cell per group."""
+    """The table: a name, and one cell per group. What was run is a row only where it differs: the subtitle has it."""
     groups = comparison.groups
+    work = (
+        "game, network, epochs",
+        [f"{result.env}, {result.policy}, {result.n_epochs}" for result in groups],
+    )
     pairs: list[PairResult | None] = [None, *comparison.pairs]
     return [
         ("runs", [_runs(result) for result in groups]),
-        ("game, network, epochs", [f"{result.env}, {result.policy}, {result.n_epochs}" for result in groups]),
+        *([work] if len(set(work[1])) > 1 else []),
         ("cores at work", [processes(result) for result in groups]),
         ("steps", [number(result.steps) for result in groups]),
         ("wall time", [duration(result.wall_time) for result in groups]),
@@ -230,10 +234,11 @@ def _cards(comparison: Comparison) -> list[str]:
     pair = fastest(comparison)
     result = next(item for item in comparison.groups if item.label == pair.label)
     verdict = {IDENTICAL: "yes", DIFFERENT: "no"}.get(pair.identity.verdict, "not known")
-    speedup = f"{number(pair.speedup.value, 2)}x" if math.isfinite(pair.speedup.low) else "not known"
+    is_known = pair.same_work and math.isfinite(pair.speedup.low)
+    speedup = f"{number(pair.speedup.value, 2)}x" if is_known else "not known"
     returns = number(result.final_return.value, 2)
     return [
-        html.card(speedup, "Speedup", _interval(pair.speedup, 2)),
+        html.card(speedup, "Speedup", _interval(pair.speedup, 2) if pair.same_work else "different work"),
         html.card(number(result.throughput.value), f"Steps per second, {pair.label}", _interval(result.throughput)),
         html.card(percent(Estimate(pair.efficiency.value)), "Efficiency per worker", processes(result)),
         html.card(returns, f"Return, {pair.label}", f"{count(result.final_episodes, 'episode')}"),

@@ -1,7 +1,6 @@
 """Turns iterations into files: metrics, episodes, TensorBoard, checkpoints; and keeps the display informed."""
 
 import json
-import math
 import time
 from typing import Any, NamedTuple, Protocol
 
@@ -26,7 +25,7 @@ from parallel_ppo.training.bottleneck import Tally
 from parallel_ppo.training.budget import Budget
 from parallel_ppo.training.checkpoint import POLICY, Keeper
 from parallel_ppo.training.episodes import Episode
-from parallel_ppo.training.state import TrainingState
+from parallel_ppo.training.state import RECENT, TrainingState
 from parallel_ppo.workers.carried import Snapshot
 from parallel_ppo.workers.pool import Pool, Span
 
@@ -225,11 +224,9 @@ class Recorder:
         self.phase("checkpoint")
         began = time.monotonic()
         self.cluster.gather_environments(snapshot.environments)
-        returns = snapshot.arrays["recent.returns"]
-        mean = float(returns.mean()) if len(returns) else -math.inf
         known = [best for best in (snapshot.counters["best_return"], self.best_return) if best is not None]
-        is_best = mean > max(known, default=-math.inf)
-        snapshot.counters["best_return"] = mean if is_best else max(known, default=None)
+        is_best, best_return = is_best_yet(snapshot.arrays["recent.returns"], max(known, default=None))
+        snapshot.counters["best_return"] = best_return
         parameters = torch.from_numpy(snapshot.arrays["parameters"])
         done = self.keeper.save(
             snapshot,
@@ -281,6 +278,18 @@ class Recorder:
         self.episodes.close()
         if self.tensorboard is not None:
             self.tensorboard.close()
+
+
+def is_best_yet(returns: np.ndarray, best: float | None) -> tuple[bool, float | None]:
+    """Whether a checkpoint with these recent returns is the best so far, and the best mean return then.
+
+    Only full windows are compared: a few lucky episodes say nothing. Of equal ones the newer is better, and until the
+    first full one the newest.
+    """
+    if len(returns) < RECENT:
+        return best is None, best
+    mean = float(returns.mean())
+    return (True, mean) if best is None or mean >= best else (False, best)
 
 
 def sync_columns(reports: list[NodeReport]) -> Record:
