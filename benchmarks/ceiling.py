@@ -3,8 +3,9 @@
 
     python benchmarks/ceiling.py --rounds 8
 
-Each process computes the gradients of lanes, as a worker does in the update, with no message, no memory and no waiting in common. In every round
-each runs alone, then all at once. What is lost here is lost to the machine: shared caches and memory, clock rates, other guests of the host.
+Each process computes the gradients of lanes, as a worker does in the update, with no message, no memory and
+no waiting in common. In every round each runs alone, then all at once. What is lost here is lost to the
+machine: shared caches and memory, clock rates, other guests of the host.
 """
 
 import argparse
@@ -114,14 +115,23 @@ def main() -> int:
             alone, together = measure(processes, arguments.seconds)
             ratio = sum(together) / statistics.mean(alone)
             rounds.append({"alone": alone, "together": together, "ratio": ratio})
-            print(f"alone {statistics.mean(alone):.0f} samples/s, {len(cpus)} at once {sum(together):.0f}: {ratio:.2f}x", flush=True)  # fmt: skip
+            print(
+                f"alone {statistics.mean(alone):.0f} samples/s, {len(cpus)} at once {sum(together):.0f}: "
+                f"{ratio:.2f}x",
+                flush=True,
+            )
     finally:
         for process in processes:
             process.close()
     ratios = [row["ratio"] for row in rounds]
-    print(f"{len(cpus)} processes that share nothing: {statistics.median(ratios):.2f}x one ({min(ratios):.2f}-{max(ratios):.2f})")  # fmt: skip
+    print(
+        f"{len(cpus)} processes that share nothing: {statistics.median(ratios):.2f}x one "
+        f"({min(ratios):.2f}-{max(ratios):.2f})"
+    )
     if arguments.output:
-        arguments.output.write_text(json.dumps({"policy": arguments.policy, "cpus": cpus, "rounds": rounds}, indent=2) + "\n")  # fmt: skip
+        arguments.output.write_text(
+            json.dumps({"policy": arguments.policy, "cpus": cpus, "rounds": rounds}, indent=2) + "\n"
+        )
     return 0
 
 

@@ -1,7 +1,8 @@
-"""Collection alone, in all 16 games: our pool against processes that do nothing but the same Procgen steps and inferences.
+"""Collection alone, in all 16 games: our pool against processes that only do the same steps and inferences.
 
-Both sides have the same number of processes on the same CPUs and the same batches, and take turns. The bare side replays the actions
-that ours chose an iteration before, from the same seeds: both step through the same states.
+Both sides have the same number of processes on the same CPUs and the same batches, and take turns. The bare
+side replays the actions that ours chose an iteration before, from the same seeds: both step through the same
+states.
 """
 
 import os
@@ -34,12 +35,17 @@ def measure_collection(work: Work, *, repeats: int, machine: Machine) -> dict[st
     for game in PROCGEN_GAMES:
         games[game] = _measure_game(work, game, repeats, placement)
         middle = sorted(run["bare"] / run["ours"] for run in games[game])[repeats // 2]
-        print(f"{game:<12} {games[game][-1]['ours']:8.0f} steps/s, {middle - 1:+.1%} on bare steps and inferences", flush=True)  # fmt: skip
+        print(
+            f"{game:<12} {games[game][-1]['ours']:8.0f} steps/s, {middle - 1:+.1%} on bare steps and "
+            "inferences",
+            flush=True,
+        )
     return {"games": games, "num_workers": placement.num_workers}
 
 
 def settings_for(game: str, work: Work) -> Settings:
-    flags = {"env.id": game, "env.num_envs": work.num_envs, "training.n_steps": work.num_steps, "training.policy": work.policy,
+    flags = {"env.id": game, "env.num_envs": work.num_envs, "training.n_steps": work.num_steps,
+             "training.policy": work.policy,
              "training.batch_size": work.num_envs * work.num_steps}  # fmt: skip
     return resolve_kernels(load_settings(file=None, flags=flags), SPEC)
 
@@ -107,7 +113,8 @@ class BareProcess:
     """Does its slices' share of bare work whenever it is told to."""
 
     def __init__(self, game: str, work: Work, placement: Placement, index: int) -> None:
-        command = [sys.executable, __file__, game, str(work.num_envs), str(work.num_steps), str(placement.num_workers),
+        command = [sys.executable, __file__, game, str(work.num_envs), str(work.num_steps),
+                   str(placement.num_workers),
                    str(index), str(placement.worker_cpus[index])]  # fmt: skip
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
@@ -130,7 +137,7 @@ class BareProcess:
 
 
 def bare_main() -> None:
-    """For every T x E actions on standard input: T steps and T + 1 inferences of each slice, and nothing else."""
+    """For every T x E actions on standard input: T steps and T + 1 inferences of each slice, no more."""
     game = sys.argv[1]
     num_envs, num_steps, num_workers, index = map(int, sys.argv[2:6])
     set_thread_variables()

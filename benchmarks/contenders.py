@@ -68,8 +68,9 @@ def measure_ours(
     with tempfile.TemporaryDirectory(prefix="throughput-") as directory:
         command = [
             sys.executable, contender.script, "--quiet", "--env", work.env, "--policy", work.policy,
-            "--num-envs", str(work.num_envs), "--n-steps", str(work.num_steps), "--n-epochs", str(work.epochs),
-            "--batch-size", str(work.batch_size), "--total-timesteps", str(work.steps * iterations),
+            "--num-envs", str(work.num_envs), "--n-steps", str(work.num_steps),
+            "--n-epochs", str(work.epochs), "--batch-size", str(work.batch_size),
+            "--total-timesteps", str(work.steps * iterations),
             "--output-dir", f"{directory}/run", *contender.flags,
         ]  # fmt: skip
         outcome = run(
@@ -106,7 +107,7 @@ def _measure_peer(peer: Peer, work: Work, iterations: int, cores: int, timeout: 
     return Measured([line["seconds"] for line in lines], outcome.peak_mb)
 
 
-# --- environments of the peers --------------------------------------------------------------------------------------------
+# --- environments of the peers ------------------------------------------------------------------------------
 
 
 def python_of(environment: str) -> Path:
@@ -139,6 +140,9 @@ def versions(name: str) -> dict[str, str]:
     contender = CONTENDERS[name]
     packages = ("torch", "numpy", *(contender.packages if isinstance(contender, Peer) else ()))
     python = str(python_of(contender.environment)) if isinstance(contender, Peer) else sys.executable
-    code = "import sys, json; from importlib.metadata import version; print(json.dumps({name: version(name) for name in sys.argv[1:]}))"
+    code = (
+        "import sys, json; from importlib.metadata import version; "
+        "print(json.dumps({name: version(name) for name in sys.argv[1:]}))"
+    )
     result = subprocess.run([python, "-c", code, *packages], capture_output=True, text=True, check=False)
     return json.loads(result.stdout) if result.returncode == 0 else {}

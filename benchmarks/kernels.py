@@ -2,8 +2,9 @@
 
     taskset -c 1 python benchmarks/kernels.py --policy impala --output kernels.json
 
-All candidates take turns in every round, and times are CPU times of the one thread, so a busy machine disturbs all alike. Medians over the rounds;
-ratios are taken within each round. "GFLOP/s" counts the plain formulation's operations whoever computes: Winograd's may exceed the peak.
+All candidates take turns in every round, and times are CPU times of the one thread, so a busy machine
+disturbs all alike. Medians over the rounds; ratios are taken within each round. "GFLOP/s" counts the plain
+formulation's operations whoever computes: Winograd's may exceed the peak.
 """
 
 import json
@@ -241,7 +242,8 @@ def layers_apart(network: str, rounds: int, lane: int) -> list[dict[str, Any]]:
 
     def native_layer(number: int, backward: bool) -> Callable[[], Any]:
         return lambda: native.call(
-            "layer", number, int(backward), observation.data_ptr(), lane, 3, native.parameter_pointers, native.packed.data_ptr(), place.data_ptr(),
+            "layer", number, int(backward), observation.data_ptr(), lane, 3,
+            native.parameter_pointers, native.packed.data_ptr(), place.data_ptr(),
             native.scratch.data_ptr(), features.data_ptr(), pointers_to(gradients),
         )  # fmt: skip
 
@@ -266,15 +268,18 @@ def layers_apart(network: str, rounds: int, lane: int) -> list[dict[str, Any]]:
 def show(result: dict[str, Any]) -> None:
     network = result["network"]
     print(
-        f"{result['policy']}: {result['cpu']}, torch {result['torch']}, 1 core, {network['variant']}, sgemm {network['sgemm_gflops']['median']:.0f} GFLOP/s"
+        f"{result['policy']}: {result['cpu']}, torch {result['torch']}, 1 core, {network['variant']}, sgemm "
+        f"{network['sgemm_gflops']['median']:.0f} GFLOP/s"
     )
     for name, size in (("training", network["lane"]), ("inference", network["batch"])):
         row = network[name]
         ratio = row["speedup"]
         print(
             f"{name} of {size}: native {row['native_samples_per_second']['median']:.0f} samples/s"
-            f" ({row['native_of_sgemm']['median']:.0%} of sgemm), torch {row['torch_samples_per_second']['median']:.0f}"
-            f" ({row['torch_of_sgemm']['median']:.0%}); {ratio['median']:.2f}x [{ratio['low']:.2f}, {ratio['high']:.2f}]"
+            f" ({row['native_of_sgemm']['median']:.0%} of sgemm), torch "
+            f"{row['torch_samples_per_second']['median']:.0f}"
+            f" ({row['torch_of_sgemm']['median']:.0%}); {ratio['median']:.2f}x [{ratio['low']:.2f}, "
+            f"{ratio['high']:.2f}]"
         )
     columns = [
         "torch forward",

@@ -27,11 +27,12 @@ class Outcome(NamedTuple):
 def run(
     command: list[str], *, cwd: Path, environment: dict[str, str], timeout: float, wanted_lines: int | None
 ) -> Outcome:
-    """Runs it to its end, or until it has printed `wanted_lines`. All its processes are gone afterwards, and what they held in /dev/shm."""
+    """Runs it to its end, or until it has printed `wanted_lines`; nothing of it is left, nor in /dev/shm."""
     lines: list[str] = []
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
-            command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+            command, cwd=cwd, env=environment, stdout=subprocess.PIPE, stderr=errors, text=True,
+            start_new_session=True,
         )  # fmt: skip
         memory = MemoryWatch(process.pid)
         expired = threading.Event()
@@ -100,7 +101,7 @@ class MemoryWatch:
         self.thread.join()
 
     def kill_tree(self) -> None:
-        """Only processes that this one started, directly or not. What they would have removed at their own end is removed for them."""
+        """Only processes that this one started, directly or not; what they hold in /dev/shm goes too."""
         with contextlib.suppress(psutil.Error):
             self.seen |= set(self.root.children(recursive=True))
         held = set[str]().union(

@@ -45,7 +45,8 @@ def main() -> int:
     (directory / "config.yaml").write_text(to_yaml(settings))
     console = Console()
     console.print(
-        f"{len(sizes)} sizes x {flags.repeats} repeats of {flags.total_iters} iterations, interleaved, into {escape(str(directory))}",
+        f"{len(sizes)} sizes x {flags.repeats} repeats of {flags.total_iters} iterations, interleaved, into "
+        f"{escape(str(directory))}",
         soft_wrap=True,
     )
     runs = _run_all(flags, sizes, directory, console)
@@ -85,12 +86,14 @@ def _parser() -> Parser:
 def _checked_sizes(flags: argparse.Namespace) -> list[int]:
     if flags.warmup_iters >= flags.total_iters:
         raise InputError(
-            f"--warmup-iters {flags.warmup_iters}: expected 0 to {flags.total_iters - 1} (--total-iters less 1)"
+            f"--warmup-iters {flags.warmup_iters}: expected 0 to {flags.total_iters - 1} (--total-iters "
+            "less 1)"
         )
     samples = flags.num_envs * flags.rollout_steps
     if samples % flags.minibatches:
         raise InputError(
-            f"--minibatches {flags.minibatches}: {flags.num_envs} x {flags.rollout_steps} = {samples} samples do not divide by it"
+            f"--minibatches {flags.minibatches}: {flags.num_envs} x {flags.rollout_steps} = {samples} "
+            "samples do not divide by it"
         )
     sizes = sorted(set(number_list(flags.world_sizes, flag="--world-sizes")))
     if sizes[0] < 1:

@@ -1,4 +1,4 @@
-"""The machine's own rate: GFLOP/s of a float32 matrix product on all cores this process may use. Prints one number."""
+"""The machine's own rate: prints GFLOP/s of a float32 matrix product on all cores it may use."""
 
 import os
 import statistics

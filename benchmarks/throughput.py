@@ -24,7 +24,8 @@ from parallel_ppo.reports.command_line import make_directory
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = (
-    "benchmarks/throughput.py --work W1 --against sb3,sb3_channels_last,sample_factory,rllib --repeats 3 --output-dir results",
+    "benchmarks/throughput.py --work W1 --against sb3,sb3_channels_last,sample_factory,rllib --repeats 3 "
+    "--output-dir results",
 )
 SHAPE = {
     "num_envs": "--num-envs",
@@ -42,7 +43,8 @@ def build_parser() -> Parser:
     )  # fmt: skip
     parser.add_argument(
         "--against", default="sb3", metavar="NAMES",
-        help=f"comma-separated contenders beside ours: {', '.join(name for name in CONTENDERS if name != 'ours')} (default: %(default)s)",
+        help=f"comma-separated contenders beside ours: "
+             f"{', '.join(name for name in CONTENDERS if name != 'ours')} (default: %(default)s)",
     )  # fmt: skip
     for flag, kind, default, what in (
         ("--repeats", positive, 3, "runs of each contender"),
@@ -113,7 +115,8 @@ def _measure_all(arguments: argparse.Namespace, work: Work, machine: Machine) ->
             load = os.getloadavg()[0]
             try:
                 measured = measure(
-                    name, work, iterations=arguments.warmup + arguments.iterations, cores=cores, timeout=arguments.timeout
+                    name, work, iterations=arguments.warmup + arguments.iterations, cores=cores,
+                    timeout=arguments.timeout,
                 )  # fmt: skip
             except Unavailable as problem:
                 if name == "ours":
@@ -123,11 +126,14 @@ def _measure_all(arguments: argparse.Namespace, work: Work, machine: Machine) ->
                 continue
             kept = measured.seconds[arguments.warmup :]
             rate = work.steps * len(kept) / sum(kept)
-            runs[name].append({"steps_per_second": rate, "seconds": measured.seconds, "peak_mb": measured.peak_mb,
+            runs[name].append({"steps_per_second": rate, "seconds": measured.seconds,
+                               "peak_mb": measured.peak_mb,
                                "load_before": load})  # fmt: skip
             print(f"  {name:<22} {rate:8.1f} steps/s  {measured.peak_mb:7.0f} MB", flush=True)
     return {
-        "contenders": {name: {"runs": runs[name], "versions": versions(name)} for name in names if runs[name]},
+        "contenders": {
+            name: {"runs": runs[name], "versions": versions(name)} for name in names if runs[name]
+        },
         "unavailable": unavailable,
         "sgemm_gflops": sgemm,
         "num_cores": cores,
@@ -171,7 +177,10 @@ def _output_directory(given: Path | None) -> Path:
 def _warn_of_load(machine: Machine) -> None:
     load = os.getloadavg()[0]
     if load > 0.5:
-        print(f"warning: other programs use this machine (load {load:.1f} on {len(machine.cores)} CPUs); figures will be low and noisy")  # fmt: skip
+        print(
+            f"warning: other programs use this machine (load {load:.1f} on {len(machine.cores)} CPUs); "
+            "figures will be low and noisy"
+        )
 
 
 if __name__ == "__main__":

@@ -110,26 +110,35 @@ def markdown(results: dict[str, Any], rows: list[dict[str, str]]) -> str:
         "|" + "---|" * len(rows[0]),
         *("| " + " | ".join(row.values()) + " |" for row in rows),
         "",
-        "Medians of the repeats, with their range in brackets; contenders interleaved in one run, their order rotated.",
+        "Medians of the repeats, with their range in brackets; contenders interleaved in one run, their "
+        "order rotated.",
     ]
     if "sgemm_gflops" in results:
         lines += [
-            f"Ratios are taken repeat by repeat. {results['warmup']} iterations of warm-up in each run are left out.",
-            f"sgemm on {results['num_cores']} cores, measured in the same run: {spread(results['sgemm_gflops'], '.0f')} GFLOP/s; "
+            f"Ratios are taken repeat by repeat. {results['warmup']} iterations of warm-up in each run are "
+            "left out.",
+            f"sgemm on {results['num_cores']} cores, measured in the same run: "
+            f"{spread(results['sgemm_gflops'], '.0f')} GFLOP/s; "
             f"a step is counted as {results['mega_flops_per_step']:.1f} MFLOP.",
-            "Memory is the largest proportional set size of the whole process tree, sampled every second, or less often where that would cost 1% of the time. Peers do not normalise rewards; ours does. RLlib bounds the squared value error by 10 instead of clipping values at 0.2.",
+            "Memory is the largest proportional set size of the whole process tree, sampled every second, "
+            "or less often where that would cost 1% of the time. Peers do not normalise rewards; ours does. "
+            "RLlib bounds the squared value error by 10 instead of clipping values at 0.2.",
         ]
     else:
         lines.append(
-            f"Bare: {results['num_workers']} processes that do nothing but Procgen steps and inferences of the same batches."
+            f"Bare: {results['num_workers']} processes that do nothing but Procgen steps and inferences of "
+            "the same batches."
         )
     quota = f", CPU quota {machine['cpu_quota']:g}" if machine["cpu_quota"] is not None else ""
     lines += [
         "",
-        f"Machine: {machine['cpu_model']}, {machine['cpus']} CPUs ({machine['physical_cores']} physical cores{quota}), {machine['memory_gb']:g} GB.",
-        f"Versions: parallel_ppo {versions['parallel_ppo']} ({versions['commit'] or 'no commit'}), Python {versions['python']}"
+        f"Machine: {machine['cpu_model']}, {machine['cpus']} CPUs ({machine['physical_cores']} physical "
+        f"cores{quota}), {machine['memory_gb']:g} GB.",
+        f"Versions: parallel_ppo {versions['parallel_ppo']} ({versions['commit'] or 'no commit'}), Python "
+        f"{versions['python']}"
         + "".join(
-            f"; {name}: {', '.join(f'{package} {version}' for package, version in contender['versions'].items())}"
+            f"; {name}: "
+            f"{', '.join(f'{package} {version}' for package, version in contender['versions'].items())}"
             for name, contender in results.get("contenders", {}).items()
         )
         + ".",

@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Measure two versions of the project on the same work, in turns: is this checkout faster or slower than another?"""
+"""Measure two versions of the project on the same work, in turns: which is faster?"""
 
 import json
 import sys
@@ -51,7 +51,10 @@ def main() -> int:
             )
     for name, rounds in results.items():
         ratios = spread([row["now"] / row["before"] for row in rounds], ".3f")
-        print(f"{name}: now is {ratios} times as fast as {flags.before} (median of the ratios of {len(rounds)} rounds, with their range)")  # fmt: skip
+        print(
+            f"{name}: now is {ratios} times as fast as {flags.before} (median of the ratios of "
+            f"{len(rounds)} rounds, with their range)"
+        )
     if flags.output is not None:
         flags.output.write_text(
             json.dumps({"before": flags.before, "steps_per_second": results}, indent=1) + "\n"
@@ -74,7 +77,11 @@ def compare(
                 raise InputError(f"{work.name}, {side}: {problem}") from None
             rates[side] = work.steps * iterations / sum(measured.seconds[warmup:])
         found.append({side: rates[side] for side in ("before", "now")})
-        print(f"{work.name}, round {number + 1}: before {rates['before']:,.1f} steps/s, now {rates['now']:,.1f}", flush=True)  # fmt: skip
+        print(
+            f"{work.name}, round {number + 1}: before {rates['before']:,.1f} steps/s, now "
+            f"{rates['now']:,.1f}",
+            flush=True,
+        )
     return found
 
 

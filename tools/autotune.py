@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Find the workers and the pinning that train fastest on this machine with your game and network, in about a minute.
+"""Find the workers and the pinning that train your game and network fastest here, in about a minute.
 
 Nothing that is tried changes what is learned.
 """
@@ -70,9 +70,21 @@ def build_parser() -> Parser:
     add = parser.add_argument
     add("--config", type=Path, metavar="FILE", help="YAML settings (default: the shipped ones)")
     add("--env", dest="env.id", default=argparse.SUPPRESS, metavar="ENV", help="the game")
-    add("--policy", dest="training.policy", default=argparse.SUPPRESS, metavar="POLICY", help="impala, nature, mlp or auto")  # fmt: skip
+    add(
+        "--policy",
+        dest="training.policy",
+        default=argparse.SUPPRESS,
+        metavar="POLICY",
+        help="impala, nature, mlp or auto",
+    )
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting")
-    add("--output", type=Path, default=Path("tuned.yaml"), metavar="FILE", help="the YAML to write (default: %(default)s)")  # fmt: skip
+    add(
+        "--output",
+        type=Path,
+        default=Path("tuned.yaml"),
+        metavar="FILE",
+        help="the YAML to write (default: %(default)s)",
+    )
     add("--seconds", type=float, default=60.0, help="start no trial after this time (default: %(default)s)")
     return parser
 
@@ -100,15 +112,19 @@ def tune(arguments: argparse.Namespace) -> int:
     best = choose(trials)
     show(console, trials, best)
     write_atomically(arguments.output, tuned_yaml(settings, best).encode())
-    console.print(f"wrote {arguments.output}; train with: python train_parallel_timed.py --config {arguments.output}", soft_wrap=True, markup=False)  # fmt: skip
+    console.print(
+        f"wrote {arguments.output}; train with: python train_parallel_timed.py --config {arguments.output}",
+        soft_wrap=True,
+        markup=False,
+    )
     return 0
 
 
-# --- what is tried --------------------------------------------------------------------------------------------------------
+# --- what is tried ------------------------------------------------------------------------------------------
 
 
 def search(machine: Machine, measure: Measure, is_over: Callable[[], bool]) -> list[Trial]:
-    """The default whatever the time; then numbers of workers, the likeliest first; then the best of them without pinning."""
+    """The default whatever the time; numbers of workers, the likeliest first; the best without pinning."""
     trials = [measure(Candidate())]
     for number in numbers_to_try(trials[0].iteration, machine):
         if is_over():
@@ -131,7 +147,7 @@ def numbers_to_try(default: Iteration | None, machine: Machine) -> list[int]:
 
 
 def confirm(trials: list[Trial], measure: Measure, is_over: Callable[[], bool]) -> list[Trial]:
-    """The default and the winner again in turns, while there is time: on a shared machine single trials differ by more than candidates do."""
+    """The default and the winner again in turns, while there is time: a single trial may be luck."""
     rivals = [trials[0], choose(trials)]
     if rivals[0] is rivals[1] or not rivals[0].steps_per_second:
         return trials
@@ -157,7 +173,7 @@ def choose(trials: list[Trial]) -> Trial:
     return trials[0] if first and (best.steps_per_second or 0.0) < WORTHWHILE * first else best
 
 
-# --- one trial ------------------------------------------------------------------------------------------------------------
+# --- one trial ----------------------------------------------------------------------------------------------
 
 
 def applied(settings: Settings, candidate: Candidate) -> Settings:
@@ -166,12 +182,12 @@ def applied(settings: Settings, candidate: Candidate) -> Settings:
 
 
 def shortened(settings: Settings) -> Settings:
-    """The same batches, but as few of them as an iteration can have: what a full one takes follows from it."""
+    """The same batches, but as few as an iteration can have: what a full one takes follows from it."""
     training, envs = settings.training, settings.env.num_envs
     steps = next(n for n in range(1, training.n_steps + 1) if envs * n % training.batch_size == 0)
     settings = settings.changed(
-        "training", n_steps=steps, n_epochs=1, total_timesteps=None, duration=TRIAL_SECONDS / 3600, target_kl=None,
-        learning_rate_schedule="constant", clip_range_schedule="constant",
+        "training", n_steps=steps, n_epochs=1, total_timesteps=None, duration=TRIAL_SECONDS / 3600,
+        target_kl=None, learning_rate_schedule="constant", clip_range_schedule="constant",
     )  # fmt: skip
     return settings.changed("logging", tensorboard=False)
 
@@ -216,7 +232,7 @@ def run_trial(settings: Settings, candidate: Candidate, machine: Machine) -> Tri
     return Trial(candidate, full.shape.steps_per_iteration / iteration.total, iteration)
 
 
-# --- what is shown and written --------------------------------------------------------------------------------------------
+# --- what is shown and written ------------------------------------------------------------------------------
 
 
 def describe(candidate: Candidate) -> str:
@@ -234,7 +250,8 @@ def show(console: Console, trials: list[Trial], best: Trial) -> None:
 
 def tuned_yaml(settings: Settings, best: Trial) -> str:
     return (
-        f"# Written by tools/autotune.py: {describe(best.candidate)}; estimated {best.steps_per_second:,.1f} steps/s.\n"
+        f"# Written by tools/autotune.py: {describe(best.candidate)}; "
+        f"estimated {best.steps_per_second:,.1f} steps/s.\n"
         "# It learns the same bits as the default.\n" + to_yaml(applied(settings, best.candidate))
     )
 

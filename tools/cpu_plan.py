@@ -33,7 +33,10 @@ def main() -> int:
             f"--pinning {pinning}, --num-workers {flags.num_workers or 'auto'}: {error}"
         ) from None
     print(f"{machine.cpu_model}: {machine.summary()}")
-    print(f"{machine.memory_bytes / GIB:.1f} GiB of memory available, {machine.max_descriptors or 'unlimited'} file descriptors")  # fmt: skip
+    print(
+        f"{machine.memory_bytes / GIB:.1f} GiB of memory available, "
+        f"{machine.max_descriptors or 'unlimited'} file descriptors"
+    )
     for line in (*plan_lines(machine, placement), *placement.reasons):
         print(line)
     return 0
@@ -45,7 +48,10 @@ def plan_lines(machine: Machine, placement: Placement) -> list[str]:
     groups: dict[str, list[int]] = defaultdict(list)
     for cpu in placement.worker_cpus:
         if cpu is None:
-            return [f"{count(placement.num_workers, 'worker')} on CPUs {format_cpu_list(machine.cpus)}, not pinned"]  # fmt: skip
+            return [
+                f"{count(placement.num_workers, 'worker')} on CPUs {format_cpu_list(machine.cpus)}, not "
+                "pinned"
+            ]
         core = cores[cpu]
         kind = (
             "SMT siblings"

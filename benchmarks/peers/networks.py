@@ -40,7 +40,8 @@ class Nature(nn.Module):
         super().__init__()
         self.channels_last = channels_last
         self.layers = nn.Sequential(
-            nn.Conv2d(3, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(), nn.Conv2d(64, 64, 3, 1), nn.ReLU(),
+            nn.Conv2d(3, 32, 8, 4), nn.ReLU(), nn.Conv2d(32, 64, 4, 2), nn.ReLU(),
+            nn.Conv2d(64, 64, 3, 1), nn.ReLU(),
             nn.Flatten(), nn.Linear(4 * 4 * 64, 512), nn.ReLU(),
         )  # fmt: skip
 

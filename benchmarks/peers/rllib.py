@@ -1,4 +1,4 @@
-"""RLlib's PPO (its new API stack) at the stated work, in one process, so that its learner may use all cores."""
+"""RLlib's PPO (its new API stack) at the stated work, in one process: its learner may use all cores."""
 
 import os
 from typing import Any
@@ -18,7 +18,7 @@ from ray.tune.registry import register_env
 
 
 class ImageModule(TorchRLModule, ValueFunctionAPI):
-    """One trunk, two heads; the trunk's features are handed on, so that values cost no second pass in training."""
+    """One trunk, two heads; features are handed on, so that values cost no second pass in training."""
 
     def setup(self) -> None:
         self.trunk = {"impala": Impala, "nature": Nature}[self.model_config["network"]]()
@@ -54,8 +54,10 @@ def main() -> None:
         )
         .learners(num_learners=0, num_gpus_per_learner=0)
         .training(
-            lr=stated.LEARNING_RATE, gamma=stated.GAMMA, lambda_=stated.GAE_LAMBDA, clip_param=stated.CLIP, vf_clip_param=10.0, entropy_coeff=stated.ENTROPY,
-            vf_loss_coeff=stated.VALUE, grad_clip=stated.GRADIENT_NORM, grad_clip_by="global_norm", use_kl_loss=False,
+            lr=stated.LEARNING_RATE, gamma=stated.GAMMA, lambda_=stated.GAE_LAMBDA, clip_param=stated.CLIP,
+            vf_clip_param=10.0, entropy_coeff=stated.ENTROPY,
+            vf_loss_coeff=stated.VALUE, grad_clip=stated.GRADIENT_NORM, grad_clip_by="global_norm",
+            use_kl_loss=False,
             train_batch_size_per_learner=clock.steps, minibatch_size=work.batch_size, num_epochs=work.epochs,
         )
         .debugging(seed=1, log_level="ERROR")

@@ -1,4 +1,4 @@
-"""Sample Factory's APPO at the stated work; `--variant serial` is its one-process mode, whose learner may use all cores."""
+"""Sample Factory's APPO at the stated work; `--variant serial` is its one-process mode."""
 
 import sys
 import tempfile
@@ -66,10 +66,14 @@ def options(work: Any, steps: int, directory: str) -> list[str]:
         f"--rollout={work.num_steps}", f"--batch_size={work.batch_size}",
         f"--num_batches_per_epoch={steps // work.batch_size}", f"--num_epochs={work.epochs}",
         f"--train_for_env_steps={steps * work.iterations}", "--use_rnn=False", "--recurrence=1",
-        f"--learning_rate={stated.LEARNING_RATE}", f"--gamma={stated.GAMMA}", f"--gae_lambda={stated.GAE_LAMBDA}",
-        f"--ppo_clip_ratio={stated.CLIP}", f"--ppo_clip_value={stated.CLIP}", f"--exploration_loss_coeff={stated.ENTROPY}",
-        f"--value_loss_coeff={stated.VALUE}", f"--max_grad_norm={stated.GRADIENT_NORM}", f"--adam_eps={stated.ADAM_EPSILON}",
-        "--normalize_input=False", "--obs_subtract_mean=0", f"--obs_scale={1 if work.policy == 'mlp' else 255}",
+        f"--learning_rate={stated.LEARNING_RATE}", f"--gamma={stated.GAMMA}",
+        f"--gae_lambda={stated.GAE_LAMBDA}",
+        f"--ppo_clip_ratio={stated.CLIP}", f"--ppo_clip_value={stated.CLIP}",
+        f"--exploration_loss_coeff={stated.ENTROPY}",
+        f"--value_loss_coeff={stated.VALUE}", f"--max_grad_norm={stated.GRADIENT_NORM}",
+        f"--adam_eps={stated.ADAM_EPSILON}",
+        "--normalize_input=False", "--obs_subtract_mean=0",
+        f"--obs_scale={1 if work.policy == 'mlp' else 255}",
         "--save_every_sec=100000", "--with_wandb=False", *network,
     ]  # fmt: skip
 

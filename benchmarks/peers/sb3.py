@@ -1,4 +1,4 @@
-"""Stable-Baselines3's PPO at the stated work; `--variant channels_last` casts the network's input, nothing else."""
+"""Stable-Baselines3's PPO at the stated work; `--variant channels_last` only casts the network's input."""
 
 from typing import Any
 
@@ -92,8 +92,10 @@ def main() -> None:
             policy_options |= {"features_extractor_class": Extractor, "features_extractor_kwargs": options}
     model = PPO(
         policy, env, learning_rate=stated.LEARNING_RATE, n_steps=work.num_steps, batch_size=work.batch_size,
-        n_epochs=work.epochs, gamma=stated.GAMMA, gae_lambda=stated.GAE_LAMBDA, clip_range=stated.CLIP, clip_range_vf=stated.CLIP, ent_coef=stated.ENTROPY,
-        vf_coef=stated.VALUE, max_grad_norm=stated.GRADIENT_NORM, policy_kwargs=policy_options, device="cpu", seed=1,
+        n_epochs=work.epochs, gamma=stated.GAMMA, gae_lambda=stated.GAE_LAMBDA, clip_range=stated.CLIP,
+        clip_range_vf=stated.CLIP, ent_coef=stated.ENTROPY,
+        vf_coef=stated.VALUE, max_grad_norm=stated.GRADIENT_NORM, policy_kwargs=policy_options,
+        device="cpu", seed=1,
     )  # fmt: skip
     stated.check_network(work.policy, model.policy)
     model.learn(work.iterations * clock.steps, callback=Ticker(clock))

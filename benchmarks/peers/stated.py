@@ -69,7 +69,9 @@ def native_procgen(game: str, num: int, seed: int) -> Any:
 
 
 class ProcgenSingle(gymnasium.Env):
-    """One Procgen environment for peers that step environments singly. Procgen resets itself in the last step of an episode.
+    """One Procgen environment for peers that step environments singly.
+
+    Procgen resets itself in the last step of an episode.
 
     `channels_first` is for peers that read images so.
     """

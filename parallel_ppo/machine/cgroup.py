@@ -1,6 +1,7 @@
 """Limits that control groups put on this process: CPU time and memory, versions 1 and 2.
 
-Every level from the process's own group up to the mount counts, because a parent may allow less than its child.
+Every level from the process's own group up to the mount counts, because a parent may allow less than its
+child.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def memory_limit(root: Path) -> int | None:
 
 
 def memory_left(root: Path) -> int | None:
-    """Bytes that may still be allocated under the tightest limit; page cache counts as free, as in MemAvailable."""
+    """Bytes that may still be allocated under the tightest limit; page cache counts as free."""
     return min((max(0, limit - used) for limit, used in _memory(root)), default=None)
 
 
@@ -71,7 +72,8 @@ def _quota_v1(group: Path) -> float | None:
 def _memory(root: Path) -> Iterator[tuple[int, int]]:
     """(limit, memory in use without page cache) of every limited group."""
     for group in _groups(root, None):
-        # Above memory.high nothing fails, but the kernel slows the process to a crawl: a limit for our purpose.
+        # Above memory.high nothing fails, but the kernel slows the process to a crawl: a limit for our
+        # purpose.
         for name in ("memory.max", "memory.high"):
             limit = read_number(group / name)
             if limit is not None:
@@ -90,14 +92,15 @@ def _memory_in_use(group: Path, usage_file: str, prefix: str) -> int:
 
 
 def _groups(root: Path, controller: str | None) -> Iterator[Path]:
-    """The process's group and its visible ancestors; `controller` None means the unified hierarchy of version 2."""
+    """The process's group and its visible ancestors; `controller` None: the one hierarchy of version 2."""
     path = _group_path(root, controller)
     mount = _mount(root, controller, path)
     if path is None or mount is None:
         return
     mount_root, mount_point = mount
     top = root / mount_point.lstrip("/")
-    # Outside a container's own subtree (or without a cgroup namespace) the mount point is all that can be seen.
+    # Outside a container's own subtree (or without a cgroup namespace) the mount point is all that can be
+    # seen.
     inside = PurePosixPath(path).relative_to(mount_root) if _is_below(path, mount_root) else PurePosixPath()
     group = top / inside
     yield group

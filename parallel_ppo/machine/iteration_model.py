@@ -1,14 +1,15 @@
-"""One model of an iteration for everything that advises on the number of workers: what would another number make of it?
+"""One model of an iteration for all advice on workers: how long would it take with another number?
 
-Collection comes in slices and the update in lanes. A piece is done by one worker, so the worker with the most pieces sets the time of a
-part; and work that computes goes no faster than the cores, however many workers share them. What the coordinator does alone and what
-nodes exchange does not divide at all. Pure arithmetic on seconds: it reads no file, starts no process and knows no settings.
+Collection comes in slices and the update in lanes. A piece is done by one worker, so the worker with the most
+pieces sets the time of a part; and work that computes goes no faster than the cores, however many workers
+share them. What the coordinator does alone and what nodes exchange does not divide at all. Pure arithmetic on
+seconds: it reads no file, starts no process and knows no settings.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-MESSAGE = 1e-4  # seconds for a task and its answer: 36 us for the bare pipe (median of 4,000), the rest in pool and worker
+MESSAGE = 1e-4  # seconds for a task and its answer: 36 us for the bare pipe, the rest in pool and worker
 WORTH_SAYING = 1.05  # a smaller predicted gain is less than the model can tell
 WORTH_PROCESSES = 1.15  # what worker processes must bring before they are started
 NOTABLE = 0.1  # of a part's time
@@ -25,7 +26,7 @@ class Pieces(NamedTuple):
 
 
 class Iteration(NamedTuple):
-    """Seconds of one iteration as they were with `workers` workers (0: everything in the coordinator), and what they depend on."""
+    """Seconds of one iteration with `workers` workers (0: none), and what they depend on."""
 
     collect: float
     learn: float
@@ -57,7 +58,7 @@ class Iteration(NamedTuple):
         return self.total / self.seconds(workers)
 
     def best(self) -> int:
-        """The fewest workers that nothing beats. More than the cores only for environments that leave them to others."""
+        """The fewest workers that nothing beats; more than the cores only for environments that wait."""
         most = max(self.cores, self.pieces.slices if self.waits else 1)
         return min(range(1, most + 1), key=lambda workers: (round(self.seconds(workers), 6), workers))
 
@@ -73,7 +74,7 @@ class Iteration(NamedTuple):
 
 
 def busiest(pieces: int, workers: int, cores: int = UNLIMITED, needs_core: float = 1.0) -> float:
-    """The share of the work that the busiest worker does when pieces are dealt evenly; or that a core does, if that is more."""
+    """The share of the work of the busiest worker when pieces are dealt evenly; or of a core, if more."""
     workers = max(1, workers)
     return max(-(-pieces // workers) / pieces, needs_core / min(workers, cores))
 
@@ -89,7 +90,8 @@ def from_records(
     is_measured = mean("cpu_percent") > 0 and mean("cpu_wait_percent") >= 0  # not where a column is missing
     if is_measured and collect > 0:
         taken = mean("cpu_wait_percent") / 100
-        # The update only computes: whoever was busy and neither ran nor waited for a core was in an environment that waited.
+        # The update only computes: whoever was busy and neither ran nor waited for a core was in an
+        # environment that waited.
         waited = max(0.0, busy - mean("cpu_percent") / 100 - taken)
         needs_core = max(0.01, 1 - waited / (hands * collect * max(0.01, 1 - mean("idle_collect"))))
     return Iteration(
@@ -110,7 +112,7 @@ def from_records(
 
 
 def limited_by(iteration: Iteration, command: str = "--num-workers {}") -> str:
-    """The part that takes most of the time, why, and what the model says would help. `command` is how one asks for workers."""
+    """The part that takes most of the time, why, and what would help. `command` asks for workers."""
     parts = {
         name: getattr(iteration, name)
         for name in ("collect", "learn", "coordinator", "exchange", "checkpoints")
@@ -118,7 +120,10 @@ def limited_by(iteration: Iteration, command: str = "--num-workers {}") -> str:
     part = max(parts, key=lambda name: parts[name])
     share = f"{parts[part] / iteration.total:.0%} of the time"
     if part == "coordinator":
-        return f"the coordinator, which worked alone for {share}; a larger --batch-size or --n-steps (both change what is learned) helps"
+        return (
+            f"the coordinator, which worked alone for {share}; a larger --batch-size or --n-steps (both "
+            "change what is learned) helps"
+        )
     if part == "exchange":
         return (
             f"the exchange with other nodes ({share}); a faster network, equal nodes "
@@ -136,7 +141,10 @@ def _why(iteration: Iteration, is_collect: bool) -> str:
     if iteration.core_taken > 1 - WAITING and iteration.workers <= iteration.cores:
         return f": other programs ran on this run's cores for {iteration.core_taken:.0%} of the time"
     if is_collect and iteration.waits:
-        return f": the environments wait, and collecting workers need a core for {iteration.needs_core:.0%} of the time"
+        return (
+            f": the environments wait, and collecting workers need a core for {iteration.needs_core:.0%} of "
+            "the time"
+        )
     if idle > NOTABLE:
         return f": workers had nothing to do for {idle:.0%} of it"
     if iteration.workers >= iteration.cores and iteration.is_measured:
@@ -156,7 +164,13 @@ def _remedy(iteration: Iteration, is_collect: bool, command: str) -> str:
     pieces, name = (iteration.pieces.slices, "slices") if is_collect else (iteration.pieces.lanes, "lanes")
     if pieces <= workers or (is_collect and iteration.waits):
         key = "env.slice_envs" if is_collect else "training.lane_samples"
-        return f"only smaller pieces (a smaller {key}, which changes what is learned) would let more workers help"
+        return (
+            f"only smaller pieces (a smaller {key}, which changes what is learned) would let more workers "
+            "help"
+        )
     if workers and pieces % workers:
-        return f"{pieces} {name} do not divide evenly over {workers} workers, but no other number is faster on {iteration.cores} cores"
+        return (
+            f"{pieces} {name} do not divide evenly over {workers} workers, but no other number is faster on "
+            f"{iteration.cores} cores"
+        )
     return f"more cores would help (up to {pieces} workers)"

@@ -1,7 +1,7 @@
 """Where the processes of a run go, and why; and the checks and calls that make it so.
 
-Nothing here changes what is learned: any placement gives the same bits. Like `machine`, it imports neither torch nor
-numpy, because thread variables only count before those are imported.
+Nothing here changes what is learned: any placement gives the same bits. Like `machine`, it imports neither
+torch nor numpy, because thread variables only count before those are imported.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def plan_placement(
 ) -> Placement:
     """One single-threaded worker per physical core, as far as the cgroup's CPU time reaches.
 
-    `num_workers` None chooses the number; `max_useful` bounds that choice by the work there is (the larger of slices
-    and lanes), but not a number that was asked for.
+    `num_workers` None chooses the number; `max_useful` bounds that choice by the work there is (the larger of
+    slices and lanes), but not a number that was asked for.
     """
     listed = None if isinstance(pinning, str) else _listed_cores(machine, pinning)
     if listed is None and pinning not in ("auto", "none"):
@@ -72,7 +72,7 @@ def plan_placement(
 
 
 def _preferred_order(machine: Machine) -> list[Core]:
-    """Physical cores before siblings, performance before efficiency, one NUMA node (the largest first) before the next."""
+    """Physical cores before siblings, performance before efficiency, the largest NUMA node first."""
     size = Counter(core.numa_node for core in machine.cores if core.smt_thread == 0)
     return sorted(
         machine.cores,
@@ -97,7 +97,8 @@ def _listed_cores(machine: Machine, pinning: Sequence[int]) -> list[Core]:
     wrong = [cpu for cpu in pinning if type(cpu) is not int or cpu not in usable]
     if wrong:
         raise ValueError(
-            f"hardware.pinning names CPU {', '.join(map(repr, wrong))}, but {allowed}: choose from these, or use auto"
+            f"hardware.pinning names CPU {', '.join(map(repr, wrong))}, but {allowed}: choose from these, "
+            "or use auto"
         )
     repeated = [cpu for cpu, count in Counter(pinning).items() if count > 1]
     if repeated:
@@ -117,7 +118,9 @@ def _choose_num_workers(
     else:
         bounds = [(machine.num_physical_cores, "one for each physical core this process may use")]
     if machine.cpu_quota is not None:
-        why = f"the cgroup grants {machine.cpu_quota:g} cores of CPU time, and more would be paused in every period"
+        why = (
+            f"the cgroup grants {machine.cpu_quota:g} cores of CPU time, and more would be paused every time"
+        )
         bounds.append((max(1, int(machine.cpu_quota)), why))
     if max_useful is not None:
         bounds.append((max(1, max_useful), "the run has no work for more at a time"))
@@ -143,7 +146,8 @@ def _reason_not_to_pin(machine: Machine, num_workers: int, is_off: bool) -> str 
             "the other cores belong to neighbours, and only the kernel sees which are idle."
         )
     if num_workers > num_cpus and num_workers % num_cpus:
-        # 3 equal workers on 2 CPUs, measured: 0.47 s a round pinned, 0.36 s when the kernel shares the CPUs out.
+        # 3 equal workers on 2 CPUs, measured: 0.47 s a round pinned, 0.36 s when the kernel shares the CPUs
+        # out.
         return (
             f"Nothing is pinned: {num_workers} workers do not divide evenly over {num_cpus} CPUs, "
             "and the kernel shares them out better than a fixed CPU each."
@@ -169,14 +173,14 @@ def _explain_pinning(machine: Machine, placed: list[Core], *, is_listed: bool) -
 def set_thread_variables() -> None:
     """One thread for OpenMP, MKL and the other maths libraries; call before importing torch or numpy.
 
-    OpenMP's own binding is switched off: with OMP_PROC_BIND=true, as some clusters set it, `import torch` alone
-    confines the whole process to its first CPU.
+    OpenMP's own binding is switched off: with OMP_PROC_BIND=true, as some clusters set it, `import torch`
+    alone confines the whole process to its first CPU.
     """
     os.environ.update(dict.fromkeys(THREAD_VARIABLES, "1") | {"OMP_PROC_BIND": "false"})
 
 
 def keep_freed_memory() -> None:
-    """Lets the C library reuse what torch frees instead of giving it back to the system, which would zero the pages of every lane anew."""
+    """Lets the C library reuse what torch frees: from the system, every lane's pages would be zeroed anew."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):
@@ -189,7 +193,8 @@ def memory_need_error(need_bytes: int, machine: Machine) -> str | None:
         return None
     return (
         f"this run needs {_bytes(need_bytes)} of memory but {_bytes(machine.memory_bytes)} are available "
-        f"(limit {_bytes(machine.memory_limit_bytes)}): use fewer environments, steps or workers, or free memory"
+        f"(limit {_bytes(machine.memory_limit_bytes)}): use fewer environments, steps or workers, or free "
+        "memory"
     )
 
 

@@ -1,7 +1,7 @@
 """What this process may really use of its machine: cores, CPU time, memory, descriptors.
 
-Reads procfs, sysfs and cgroupfs below a `root`, so that recorded trees of other machines can be read too. Imports
-neither torch nor numpy: it must be able to run before them (see `placement.set_thread_variables`).
+Reads procfs, sysfs and cgroupfs below a `root`, so that recorded trees of other machines can be read too.
+Imports neither torch nor numpy: it must be able to run before them (see `placement.set_thread_variables`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Machine:
     """Cores' worth of CPU time the cgroup grants; None without a limit."""
     cpu_model: str
     memory_bytes: int
-    """What can still be allocated: the kernel's MemAvailable or what is left of the cgroup limit, the smaller."""
+    """What can still be allocated: MemAvailable or what is left of the cgroup limit, the smaller."""
     memory_limit_bytes: int
     """What the process could ever have: physical memory or the cgroup limit, the smaller."""
     max_descriptors: int | None
@@ -170,7 +170,7 @@ def _nodes(root: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 
 def _performance_cpus(root: Path, cpus: tuple[int, ...]) -> set[int]:
-    """All of them unless the kernel shows two kinds: by Intel's device lists, by capacity, or by top frequency."""
+    """All of them unless there are two kinds: by Intel's device lists, by capacity, or by top frequency."""
     efficiency = set(parse_cpu_list(read_text(root / "sys/devices/cpu_atom/cpus") or ""))
     if efficiency:
         return set(cpus) - efficiency or set(cpus)

@@ -1,8 +1,9 @@
 """Signals: what they mean depends on where the run is.
 
-Before training nothing can be lost, so the process leaves at once. During training the signal is remembered and wakes whoever
-waits; the iteration is abandoned at the next safe place (`check`), or inside `interruptible()`, whose work is thrown away
-anyway. While files are written nothing is interrupted. A second Ctrl-C ends the process at once, whatever it does.
+Before training nothing can be lost, so the process leaves at once. During training the signal is remembered
+and wakes whoever waits; the iteration is abandoned at the next safe place (`check`), or inside
+`interruptible()`, whose work is thrown away anyway. While files are written nothing is interrupted. A second
+Ctrl-C ends the process at once, whatever it does.
 """
 
 import contextlib
@@ -93,7 +94,7 @@ class Signals(NoSignals):
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Inside `interruptible()`, a stretch that must not be torn; a signal that came meanwhile is raised at its end."""
+        """Inside `interruptible()`, a stretch that must not be torn; a signal is raised at its end."""
         was_active, self.active = self.active, False
         try:
             yield

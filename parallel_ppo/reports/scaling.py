@@ -1,4 +1,4 @@
-"""How throughput grows with workers: measured sizes, what the smallest predicts of the others, and what stands in the way."""
+"""How throughput grows with workers: measured, predicted from the smallest size, and what limits it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def measure(item: SizedRun, warmup: int) -> Measurement:
 
 
 def mean(runs: Sequence[Run], warmup: int, name: str) -> float:
-    """Of one column; what was not measured (no CPU sample yet) does not count, what lies between two iterations does."""
+    """Of one column, without what was not measured (no CPU sample yet), with what lies between iterations."""
     columns = [run.iteration_seconds() if name == "t_iter" else run.column(name) for run in runs]
     values = np.concatenate([column[warmup:] for column in columns])
     values = values[np.isfinite(values) & ((values > 0) | (name != "cpu_percent"))]
@@ -192,7 +192,8 @@ def sentences(
         inside = summary.fps_low <= summary.predicted_fps <= summary.fps_high
         off = summary.predicted_fps / summary.fps - 1
         lines.append(
-            f"Predicted for {summary.world_size} workers from {summaries[0].world_size}: {summary.predicted_fps:,.0f} steps/s; "
+            f"Predicted for {summary.world_size} workers from {summaries[0].world_size}: "
+            f"{summary.predicted_fps:,.0f} steps/s; "
             f"measured {summary.fps:,.0f} ({summary.fps_low:,.0f} to {summary.fps_high:,.0f}): "
             + ("within the spread." if inside else f"outside the spread, off by {off:+.1%}.")
         )
@@ -204,7 +205,8 @@ def sentences(
     )
     if last.fps_this_shape < 0.8 * last.fps:
         lines.append(
-            f"At this shape {count(smallest.pieces.slices, 'slice')} and {count(smallest.pieces.lanes, 'lane')} per minibatch "
+            f"At this shape {count(smallest.pieces.slices, 'slice')} and "
+            f"{count(smallest.pieces.lanes, 'lane')} per minibatch "
             "set the limit: raise env.num_envs and training.batch_size with the cores."
         )
     beyond = [str(summary.world_size) for summary in summaries if not summary.has_cores]
@@ -217,4 +219,7 @@ def same_bits(measurements: Sequence[Measurement]) -> str:
     hashes = {item.policy_sha256 for item in measurements if item.policy_sha256}
     if len(hashes) == 1:
         return f"One policy_sha256 in all {len(measurements)} runs: every size learned the same bits."
-    return f"{len(hashes)} different policy_sha256 in {len(measurements)} runs: the sizes did NOT learn the same bits."
+    return (
+        f"{len(hashes)} different policy_sha256 in {len(measurements)} runs: the sizes did NOT learn the "
+        "same bits."
+    )

@@ -1,4 +1,4 @@
-"""What a scaling benchmark leaves: tables, a picture and a few sentences, from the run directories it made."""
+"""What a scaling benchmark leaves: tables, a picture and a few sentences, from its run directories."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def build_report(runs: Sequence[SizedRun], *, warmup: int, cores: int, pieces: P
     for item in runs:
         if len(item.run) <= warmup:
             raise InputError(
-                f"{item.run.path} has {count(len(item.run), 'iteration')}, all of them warm-up; raise --total-iters"
+                f"{item.run.path} has {count(len(item.run), 'iteration')}, all of them warm-up; raise "
+                "--total-iters"
             )
     measurements = [measure(item, warmup) for item in runs]
     modelled = iterations(runs, warmup=warmup, cores=cores, pieces=pieces)
@@ -74,7 +75,10 @@ def _title(summaries: Sequence[SizeSummary], run: Run) -> str:
         key=lambda item: item.speedup,
         default=summaries[0],
     )
-    return f"{short_env(run.env_id)}: {best.fps:,.0f} steps/s with {count(best.world_size, 'worker')}, {best.speedup:.2f}x"
+    return (
+        f"{short_env(run.env_id)}: {best.fps:,.0f} steps/s with {count(best.world_size, 'worker')}, "
+        f"{best.speedup:.2f}x"
+    )
 
 
 def _subtitle(run: Run, cores: int) -> str:

@@ -1,7 +1,7 @@
 """How many workers a small network is worth. Changes nothing of what is learned, only who does it.
 
-A task given to another process costs a message and a wake-up. For convolutions that is nothing; for two small MLPs it can be as
-much as the task. The estimate only has to tell which of the two it is, so round figures do.
+A task given to another process costs a message and a wake-up. For convolutions that is nothing; for two small
+MLPs it can be as much as the task. The estimate only has to tell which of the two it is, so round figures do.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ OPERATIONS = 2e10  # a second, in small matrix products on one core
 def useful_workers(
     settings: Settings, spec: EnvSpec, most: int, step_seconds: Callable[[], float]
 ) -> tuple[int, str] | None:
-    """The number of workers (0: none, everything in the coordinator) and why; None where the estimate does not apply."""
+    """The number of workers (0: none) and why; None where the estimate does not apply."""
     if settings.training.policy != "mlp":
         return None
     duration = step_seconds()
@@ -29,7 +29,8 @@ def useful_workers(
     if iteration.gain(best) <= WORTH_PROCESSES:
         return (
             0,
-            f"no worker processes: {step} and the network is small, so messages would cost more than they bring",
+            f"no worker processes: {step} and the network is small, so messages would cost more than they "
+            "bring",
         )
     return best, f"{best} of {most} workers: {step}, and more would mostly wait for messages"
 
