@@ -1,11 +1,12 @@
 """The commands as a user meets them: wrong input gets one line and exit 2, and nothing is written."""
 
+import json
 from pathlib import Path
 
 import pytest
 import yaml
 
-from parallel_ppo.commands.train import train_parallel
+from parallel_ppo.commands.train import train_parallel, train_sequential
 from tests.conftest import command, train
 
 FAST = [
@@ -143,6 +144,41 @@ def test_learning_settings_cannot_change_on_resume(tmp_path: Path) -> None:
     assert outcome.err.startswith(
         "error: --learning-rate 0.5: training.learning_rate: is 0.001 in the saved run and cannot become 0.5"
     )
+
+
+def test_a_spent_budget_and_a_schedule_that_is_extended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    linear = ["--set", "training.learning_rate_schedule=linear", "--set", "training.schedule_steps=256"]
+    assert train_sequential([*FAST, *linear, "--num-threads", "1", "--output-dir", "runs/one"]) == 0
+    closing = capsys.readouterr().out
+    assert "done: 256 steps in" in closing and "return " in closing
+    assert "weights in runs/one/checkpoints/ppo_sequential_final.safetensors" in closing
+    assert "next: python evaluate.py runs/one\n" in closing
+    assert "slice" not in closing and "lane" not in closing and " 1 environments" not in closing
+    before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+    assert train_sequential(["--resume", "one"]) == 0
+    said = capsys.readouterr().out
+    assert "its budget is spent (256 steps" in said and "give a larger --total-timesteps" in said
+    assert before == {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
+
+    assert train_sequential(["--resume", "one", "--total-timesteps", "512"]) == 0
+    said = capsys.readouterr().out
+    assert "warning: training.learning_rate has been 0 since 256 steps" in said
+    records = [json.loads(line) for line in Path("runs/one/metrics.jsonl").read_text().splitlines()]
+    assert [record["learning_rate"] > 0 for record in records] == [True, False]
+    assert records[0]["policy_sha256"] == records[1]["policy_sha256"], "as the warning says"
+
+    extended = ["--set", "training.schedule_steps=1024", "--total-timesteps", "768"]
+    assert train_sequential(["--resume", "one", *extended]) == 0
+    said = capsys.readouterr().out
+    assert "training.schedule_steps: was 256 and is 1024 from here on" in said and "warning" not in said
+    summary = json.loads(Path("runs/one/summary.json").read_text())
+    assert summary["schedule_changes"] == [{"env_steps": 512, "training.schedule_steps": [256, 1024]}]
+    assert summary["policy_sha256"] != records[1]["policy_sha256"]
+    assert "schedule_steps: 1024" in Path("runs/one/config.yaml").read_text()
+    assert train_sequential(["--resume", "one", "--total-timesteps", "1024", "--quiet"]) == 0
 
 
 @pytest.mark.parametrize(

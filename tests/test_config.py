@@ -84,10 +84,39 @@ def test_sequential_and_parallel_ship_the_same_learning_settings() -> None:
         ("env: {kwargs: {a: 1}}", "env.kwargs"),
         ("env: {num_envs: 10, slice_envs: 4}", "does not divide 10 environments; nearest that does: 5"),
         ("training: {policy: mlp}", "gives images"),
+        ("training: {duration: 5 minutes}", "training.duration: got '5 minutes'; expected hours such as 1.5"),
+        ("env: {kwargs: &-a [x]}", "uses YAML anchors or aliases"),
+        ("env: {kwargs: [*-a]}", "uses YAML anchors or aliases"),
+        (
+            "training:\n  gamma: 0.9\n  seed: 1\n  gamma: 0.99\n",
+            "the key 'gamma' stands twice, in lines 2 and 4",
+        ),
+        ("training: {seed: 1}\ntraining: {seed: 2}", "the key 'training' stands twice, in lines 1 and 2"),
+        (f"training: {{seed: 0x{'f' * 5000}}}", "is too large; expected a number below 2^63"),
     ],
 )
 def test_bad_files_get_one_line(text: str, expected: str, tmp_path: Path) -> None:
     assert expected in error({}, text, tmp_path)
+
+
+def test_signs_of_anchors_within_text_are_allowed(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("env: {id: CartPole-v1, kwargs: {name: 'a &b *c', other: R&D}}\n")
+    assert load_settings(file=file, flags={}).env.kwargs == {"name": "a &b *c", "other": "R&D"}
+
+
+def test_numbers_as_people_write_them(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("training: {total_timesteps: 1e6, duration: 1h30m, learning_rate: 5e-4}\n")
+    training = load_settings(file=file, flags={}).training
+    assert (training.total_timesteps, training.duration, training.learning_rate) == (1_000_000, 1.5, 5e-4)
+
+
+def test_one_argument_of_the_environment_keeps_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("env: {id: CartPole-v1, kwargs: {a: 1, b: 2}}\n")
+    assert load_settings(file=file, flags={"env.kwargs.b": 3}).env.kwargs == {"a": 1, "b": 3}
+    assert "training.gamma.x: unknown key" in error({"training.gamma.x": 1})
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
@@ -124,6 +153,16 @@ def test_workers_and_stops_are_no_learning_settings() -> None:
     )
     assert learning_settings(one) == learning_settings(two)
     assert changed_learning_setting(one, two) is None
+
+
+def test_a_reduction_that_gives_up_the_order_is_a_learning_setting() -> None:
+    """Only where it is chosen: checkpoints from before it was one stay valid."""
+    tree, gloo = small_settings(), small_settings(cluster__reduction="gloo")
+    assert "cluster.reduction" not in learning_settings(tree)
+    assert learning_settings(gloo)["cluster.reduction"] == "gloo"
+    for saved, given in ((tree, gloo), (gloo, tree)):
+        line = changed_learning_setting(saved, given)
+        assert line is not None and line.startswith("cluster.reduction: is")
 
 
 def test_a_changed_learning_setting_is_named() -> None:

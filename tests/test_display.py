@@ -15,7 +15,7 @@ def test_no_text_from_outside_is_markup_or_an_escape_sequence() -> None:
         file = io.StringIO()
         console = Console(file=file, force_terminal=is_terminal, highlight=False, width=200)
         display = LiveDisplay(console) if is_terminal else PlainDisplay(console, quiet=False)
-        display.start([OUTSIDE])
+        display.start([OUTSIDE], lambda: (0.0, None))
         display.note(OUTSIDE)
         display.warn(OUTSIDE)
         display.close()

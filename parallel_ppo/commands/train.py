@@ -87,7 +87,8 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals) -> int:
         from parallel_ppo.records.display import make_display
         from parallel_ppo.training import session
 
-        code = session.run(plan, make_display(arguments.quiet), fork_server, signals)
+        display = make_display(arguments.quiet)
+        code = session.run(plan, display, fork_server, signals, verbose=arguments.verbose)
         requeue.ask_if_preempted(code)
         return int(code)
     finally:

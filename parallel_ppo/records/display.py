@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,14 +17,15 @@ from parallel_ppo.records.metrics import Record
 from parallel_ppo.storage.files import open_to_append
 
 PLAIN_INTERVAL = 10.0
+Progress = tuple[float, float | None]  # share of the budget, and the seconds left where they are known
 
 
 class Display(Protocol):
-    def start(self, header: list[str]) -> None: ...
+    def start(self, header: list[str], progress: Callable[[], Progress]) -> None: ...
 
     def phase(self, name: str) -> None: ...
 
-    def show(self, record: Record, progress: float, eta: float | None) -> None: ...
+    def show(self, record: Record) -> None: ...
 
     def note(self, line: str) -> None: ...
 
@@ -98,19 +100,21 @@ class PlainDisplay:
     def __init__(self, console: Console, quiet: bool) -> None:
         self.console, self.quiet = console, quiet
         self.last = float("-inf")
+        self.progress: Callable[[], Progress] = lambda: (0.0, None)
 
-    def start(self, header: list[str]) -> None:
+    def start(self, header: list[str], progress: Callable[[], Progress]) -> None:
+        self.progress = progress
         for line in header:
             self.note(line)
 
     def phase(self, name: str) -> None:
         pass
 
-    def show(self, record: Record, progress: float, eta: float | None) -> None:
-        now = time.monotonic()
-        if now - self.last >= PLAIN_INTERVAL or progress >= 1:
+    def show(self, record: Record) -> None:
+        now, (share, eta) = time.monotonic(), self.progress()
+        if now - self.last >= PLAIN_INTERVAL or share >= 1:
             self.last = now
-            self.note(summary_line(record, progress, eta))
+            self.note(summary_line(record, share, eta))
 
     def note(self, line: str) -> None:
         if not self.quiet:
@@ -129,11 +133,12 @@ class LiveDisplay:
     def __init__(self, console: Console) -> None:
         self.console = console
         self.record: Record | None = None
-        self.progress, self.eta, self.eta_at = 0.0, None, 0.0  # type: float, float | None, float
+        self.progress: Callable[[], Progress] = lambda: (0.0, None)
         self.phase_name, self.phase_since = "starting", time.monotonic()
         self.live = Live(console=console, get_renderable=self._render, refresh_per_second=2, transient=False)
 
-    def start(self, header: list[str]) -> None:
+    def start(self, header: list[str], progress: Callable[[], Progress]) -> None:
+        self.progress = progress
         for line in header:
             self.note(line)
         self.live.start()
@@ -141,8 +146,8 @@ class LiveDisplay:
     def phase(self, name: str) -> None:
         self.phase_name, self.phase_since = name, time.monotonic()
 
-    def show(self, record: Record, progress: float, eta: float | None) -> None:
-        self.record, self.progress, self.eta, self.eta_at = record, progress, eta, time.monotonic()
+    def show(self, record: Record) -> None:
+        self.record = record
 
     def note(self, line: str) -> None:
         """As `Text`: what comes from outside is never read as markup."""
@@ -155,11 +160,12 @@ class LiveDisplay:
         self.live.stop()
 
     def _render(self) -> Group:
-        now = time.monotonic()
-        eta = "-" if self.eta is None else duration_text(max(0.0, self.eta - (now - self.eta_at)))
+        share, left = self.progress()
+        eta = "-" if left is None else duration_text(left)
+        doing = f"{self.phase_name} {time.monotonic() - self.phase_since:.0f}s"
         head = Table.grid(padding=(0, 1))
-        head.add_row(ProgressBar(total=1.0, completed=min(1.0, self.progress), width=30), Text(f"{self.progress:.0%}", style="bold"),
-                     Text(f"eta {eta}"), Text(f"{self.phase_name} {now - self.phase_since:.0f}s", style="dim"))  # fmt: skip
+        head.add_row(ProgressBar(total=1.0, completed=share, width=30), Text(f"{share:.0%}", style="bold"),
+                     Text(f"eta {eta}"), Text(doing, style="dim"))  # fmt: skip
         if self.record is None:
             return Group(head)
         record = self.record

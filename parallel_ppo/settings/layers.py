@@ -233,7 +233,7 @@ def _explain(error: ValidationError) -> str:
         return f"{key}: unknown key{hint}"
     expected = "; or ".join(
         dict.fromkeys(
-            p["msg"][0].lower() + p["msg"][1:]
+            re.sub(r"^value error, .*: expected", "expected", p["msg"][0].lower() + p["msg"][1:])
             for p in error.errors()
             if [str(x) for x in p["loc"][:2]] == location[:2]
         )

@@ -8,12 +8,23 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
+from parallel_ppo.arguments import hours
 from parallel_ppo.settings.networks import AUTOMATIC, NETWORKS
 
-Positive = Annotated[int, Field(ge=1)]
+
+def _whole(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _hours(value: Any) -> Any:
+    return hours(value) if isinstance(value, str) else value
+
+
+Positive = Annotated[int, BeforeValidator(_whole), Field(ge=1)]  # 1e6 is a whole number too
 PositiveFloat = Annotated[float, Field(gt=0)]
+Hours = Annotated[float, BeforeValidator(_hours), Field(gt=0)]  # 5m, 1.5h
 Fraction = Annotated[float, Field(ge=0, le=1)]
 AtLeastZero = Annotated[float, Field(ge=0)]
 
@@ -51,7 +62,7 @@ PROCGEN_OPTIONS = tuple(
 class TrainingSettings(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     total_timesteps: Positive | None = None
-    duration: PositiveFloat | None = None
+    duration: Hours | None = None
     algorithm: Literal["ppo", "a2c", "a3c", "impala", "appo"] = "ppo"
     num_actors: Positive | None = None
     lag: Annotated[int, Field(ge=0, le=16)] = 0
@@ -68,7 +79,7 @@ class TrainingSettings(Section):
     clip_range_schedule: Literal["constant", "linear"] = "constant"
     schedule_by: Literal["steps", "time"] = "steps"
     schedule_steps: Positive | None = None
-    schedule_hours: PositiveFloat | None = None
+    schedule_hours: Hours | None = None
     gamma: Fraction = 0.999
     gae_lambda: Fraction = 0.95
     entropy_coef: AtLeastZero = 0.01
@@ -203,6 +214,10 @@ class Shape(NamedTuple):
 DEFAULT_SLICE = 8
 MAX_LANES = 1 << 16
 STOP_CONDITIONS = ("total_timesteps", "duration")
+SCHEDULE_ENDS = (
+    "training.schedule_steps",
+    "training.schedule_hours",
+)  # may change on resume, and are recorded
 
 
 def derive_shape(settings: Settings) -> Shape:
@@ -236,13 +251,24 @@ def learning_settings(settings: Settings) -> dict[str, Any]:
     values["env.slice_envs"] = settings.shape.slice_envs
     values["training.lane_samples"] = max(settings.shape.lane_sizes)
     values["hardware.num_threads"] = settings.hardware.num_threads
+    if settings.cluster.reduction != "tree":
+        values["cluster.reduction"] = settings.cluster.reduction
     return values
 
 
 def changed_learning_setting(saved: Settings, given: Settings) -> str | None:
-    """One line naming the first learning setting that differs, or None."""
-    before, now = learning_settings(saved), learning_settings(given)
-    for key, value in before.items():
-        if now[key] != value:
-            return f"{key}: is {value!r} in the saved run and cannot become {now[key]!r} on resume; start a new run for that"
+    """One line naming the first learning setting that differs and may not, or None."""
+    was, now = ({"cluster.reduction": "tree"} | learning_settings(settings) for settings in (saved, given))
+    for key in was:
+        if key not in SCHEDULE_ENDS and was[key] != now[key]:
+            return (
+                f"{key}: is {was[key]!r} in the saved run and cannot become {now[key]!r} on resume; "
+                "start a new run for that"
+            )
     return None
+
+
+def changed_schedule(saved: Settings, given: Settings) -> dict[str, tuple[Any, Any]]:
+    """The ends of schedules that differ: before and now, by key."""
+    was, now = learning_settings(saved), learning_settings(given)
+    return {key: (was[key], now[key]) for key in SCHEDULE_ENDS if was[key] != now[key]}

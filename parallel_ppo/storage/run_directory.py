@@ -47,7 +47,7 @@ class RunDirectory:
             raise InputError(
                 f"{root}: holds no run to resume (no config.yaml); expected the directory of an earlier run"
             )
-        elsewhere = _read_run(root).get("checkpoints")
+        elsewhere = _read_json(root / "run.json").get("checkpoints")
         if not isinstance(elsewhere, str):
             return cls(root, root / "checkpoints", False)
         owner = Path(elsewhere) / OWNER
@@ -113,7 +113,7 @@ class RunDirectory:
         placement: dict[str, Any],
     ) -> None:
         """Writes run.json; a resumed run gets one more session."""
-        sessions = _read_run(self.root).get("sessions")
+        sessions = _read_json(self.root / "run.json").get("sessions")
         content = {
             "version": VERSION,
             "git_commit": git_commit(),
@@ -138,6 +138,22 @@ class RunDirectory:
 
     def summarize(self, summary: dict[str, Any]) -> None:
         write_atomically(self.root / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
+
+    def finished_steps(self) -> int | None:
+        """The steps at which the run ended in order, if it did."""
+        summary = _read_json(self.root / "summary.json")
+        return summary.get("env_steps") if summary.get("exit_code") == 0 else None
+
+    def schedule_changes(self) -> list[dict[str, Any]]:
+        """Ends of schedules that a resume changed (before and now, by key): what is learned depends on them."""
+        sessions = _read_json(self.root / "run.json").get("sessions")
+        return [
+            {"env_steps": session.get("env_steps"), **session["schedule_changes"]}
+            for session in (sessions if isinstance(sessions, list) else [])
+            if isinstance(session, dict)
+            and isinstance(session.get("schedule_changes"), dict)
+            and session["schedule_changes"]
+        ]
 
     def close(self) -> None:
         if self.lock is not None:
@@ -164,10 +180,10 @@ class ForeignDirectory(RunDirectory):
         pass
 
 
-def _read_run(root: Path) -> dict[str, Any]:
-    """What run.json says; nothing, where it cannot be read: a run can be resumed without it."""
+def _read_json(path: Path) -> dict[str, Any]:
+    """What a file of the run says; nothing, where it cannot be read: a run can be resumed without it."""
     try:
-        content = json.loads(read_regular(root / "run.json", MAX_RUN_JSON))
+        content = json.loads(read_regular(path, MAX_RUN_JSON))
     except (Damaged, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -2,8 +2,10 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from parallel_ppo.cluster.nodes import ALONE, Node
@@ -15,7 +17,7 @@ from parallel_ppo.machine.placement import Placement, plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.networks import AUTOMATIC, NETWORKS, that_read
-from parallel_ppo.settings.schema import Settings, changed_learning_setting
+from parallel_ppo.settings.schema import Settings, changed_learning_setting, changed_schedule
 from parallel_ppo.storage.run_directory import ForeignDirectory, RunDirectory
 from parallel_ppo.training.worker_count import useful_workers
 
@@ -33,6 +35,7 @@ class Plan(NamedTuple):
     inline: bool  # no worker processes: the work is too small for them, or the trainer is the sequential one
     trace: Path | None = None
     trial: Trial = Trial()
+    schedule_changes: Mapping[str, tuple[Any, Any]] = MappingProxyType({})  # by key: before, now
 
 
 def make_plan(
@@ -55,6 +58,7 @@ def make_plan(
     placement, inline = _place(settings, kind, machine, spec, trial.step_seconds)
     settings = _resolve_threads(settings, kind, machine, placement)
     directory: RunDirectory
+    changes: dict[str, tuple[Any, Any]] = {}
     if not node.leads:
         directory = ForeignDirectory(resume or output)
     elif resume is None:
@@ -69,11 +73,24 @@ def make_plan(
         problem = changed_learning_setting(saved, settings)
         if problem is not None:
             raise InputError(problem)
+        changes = changed_schedule(saved, settings)
     if trace is not None:
         trace = _trace_path(trace, directory.root)
     resuming = resume is not None and node.leads
     return Plan(
-        kind, settings, spec, machine, placement, directory, resuming, trust, node, inline, trace, trial
+        kind,
+        settings,
+        spec,
+        machine,
+        placement,
+        directory,
+        resuming,
+        trust,
+        node,
+        inline,
+        trace,
+        trial,
+        changes,
     )
 
 

@@ -22,7 +22,6 @@ from parallel_ppo.storage.files import write_atomically
 from parallel_ppo.storage.run_directory import RunDirectory
 from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training.bottleneck import Tally
-from parallel_ppo.training.budget import Budget
 from parallel_ppo.training.checkpoint import POLICY, Keeper
 from parallel_ppo.training.episodes import Episode
 from parallel_ppo.training.state import RECENT, TrainingState
@@ -77,12 +76,11 @@ class Recorder:
         cluster: Cluster,
         directory: RunDirectory,
         display: Display,
-        budget: Budget,
         last_iteration: int,
         trace: Trace,
     ) -> None:
         self.settings, self.spec, self.policy = settings, spec, policy
-        self.directory, self.display, self.budget, self.cluster = directory, display, budget, cluster
+        self.directory, self.display, self.cluster = directory, display, cluster
         self.trace, self.timeline, self.tally = trace, Timeline(), Tally()
         self.metrics = JsonlLog(directory.root / "metrics.jsonl", last_iteration)
         self.episodes = JsonlLog(directory.root / "episodes.jsonl", last_iteration)
@@ -156,7 +154,7 @@ class Recorder:
         self._write(record, [episode.as_dict() for episode in finished.episodes])
         self.tally.add(record)
         self.trace.add(phases, finished.spans)
-        self.display.show(record, *self.budget.progress(counters))
+        self.display.show(record)
 
     @property
     def checkpoint_share(self) -> float:
@@ -267,8 +265,7 @@ class Recorder:
     def save_final(self, snapshot: Snapshot, name: str) -> None:
         """The weights alone, under a name that says what they are."""
         source = self.directory.checkpoints / f"step_{snapshot.counters['env_steps']}" / POLICY
-        target = self.directory.checkpoints / f"{name}_final.safetensors"
-        write_atomically(target, source.read_bytes())
+        write_atomically(self.directory.checkpoints / name, source.read_bytes())
 
     def close(self) -> None:
         self.timeline.leave()

@@ -17,25 +17,24 @@ from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.exits import (
     ExitCode,
     InputError,
-    Interrupted,
-    RunError,
     StorageError,
 )
-from parallel_ppo.machine.placement import descriptor_need_error, memory_need_error, plan_placement
+from parallel_ppo.machine.placement import descriptor_need_error, memory_need_error
+from parallel_ppo.machine.resources import count
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.policies.parameters import bind, initialise, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy
-from parallel_ppo.records.display import Display, make_log
+from parallel_ppo.records.display import Display, duration_text, make_log
 from parallel_ppo.records.timeline import Phase, process_started
 from parallel_ppo.records.trace import ChromeTrace, NoTrace, Trace
 from parallel_ppo.settings.layers import to_yaml
-from parallel_ppo.settings.schema import learning_settings
+from parallel_ppo.settings.schema import SCHEDULE_ENDS, learning_settings
 from parallel_ppo.storage import user_key
 from parallel_ppo.storage.files import open_to_append
 from parallel_ppo.training import checkpoint
-from parallel_ppo.training.bottleneck import limit
-from parallel_ppo.training.budget import Budget
+from parallel_ppo.training.budget import Budget, schedule_warnings
 from parallel_ppo.training.coordinator import Coordinator
+from parallel_ppo.training.endings import train
 from parallel_ppo.training.follower import Follower
 from parallel_ppo.training.planning import Plan, share_host
 from parallel_ppo.training.recorder import Recorder, Records
@@ -82,7 +81,9 @@ def check_resources(plan: Plan, num_parameters: int) -> None:
             raise InputError(problem)
 
 
-def run(plan: Plan, display: Display, fork_server: ForkServer | None, signals: Signals) -> ExitCode:
+def run(
+    plan: Plan, display: Display, fork_server: ForkServer | None, signals: Signals, *, verbose: bool = False
+) -> ExitCode:
     """Trains. `fork_server` is already warming up (None: everything happens in this process)."""
     torch.set_num_threads(1)
     with contextlib.ExitStack() as stack:
@@ -90,8 +91,8 @@ def run(plan: Plan, display: Display, fork_server: ForkServer | None, signals: S
         stack.callback(cluster.close)
         plan, display = _take_place(plan, cluster, display)
         with cluster.announcing():
-            coordinator, policy = _build(plan, cluster, signals, display, fork_server, stack)
-        return _train(plan, coordinator, policy, display)
+            built = _build(plan, cluster, signals, display, fork_server, stack, verbose)
+        return ExitCode.DONE if built is None else train(plan, *built, display)
 
 
 def _take_place(plan: Plan, cluster: Cluster, display: Display) -> tuple[Plan, Display]:
@@ -112,7 +113,9 @@ def _build(
     display: Display,
     fork_server: ForkServer | None,
     stack: contextlib.ExitStack,
-) -> tuple[Coordinator, Policy]:
+    verbose: bool,
+) -> tuple[Coordinator, Policy] | None:
+    """None: the run that is resumed has spent its budget already."""
     settings = plan.settings
     with torch.device("meta"):  # counts without allocating
         check_resources(plan, num_flat(Policy(settings, plan.spec)))
@@ -130,18 +133,24 @@ def _build(
         initialise(policy, state.parameters, settings.training.seed)
         state.publish_first_versions()
     _tell_trial(plan, state, display)
-    plan.directory.write(plan.directory.root / "config.yaml", to_yaml(settings).encode())
     state.rewind(cluster.share_state(memory, state.snapshot()))
+    budget.start(state.counters)
+    if cluster.decide(_already_done(plan, state, budget)) is not None:
+        display.note(_already_done_line(plan, state))
+        return None
+    for line in schedule_warnings(settings.training, state.counters):
+        display.warn(line)
+    plan.directory.write(plan.directory.root / "config.yaml", to_yaml(settings).encode())
     pool = _start_pool(plan, memory, state, cluster, fork_server, display, signals)
     stack.callback(pool.close)
     _describe(plan, state, settled, cluster)
     recorder: Records = Follower(cluster, display)
     if plan.node.leads:
         trace, first = _open_trace(plan, pool, display), state.counters.iteration
-        recorder = _make_recorder(plan, policy, cluster, display, budget, first, trace)
+        recorder = _make_recorder(plan, policy, cluster, display, first, trace)
     stack.callback(recorder.close)
     signals.started()
-    display.start(_header(plan, pool))
+    display.start(_header(plan, pool, verbose), lambda: budget.progress(state.counters))
     stack.callback(display.close)
     return Coordinator(settings, state, pool, cluster, budget, recorder, signals), policy
 
@@ -164,13 +173,12 @@ def _make_recorder(
     policy: Policy,
     cluster: Cluster,
     display: Display,
-    budget: Budget,
     last_iteration: int,
     trace: Trace,
 ) -> Recorder:
     settings, spec, directory = plan.settings, plan.spec, plan.directory
     try:
-        return Recorder(settings, spec, policy, cluster, directory, display, budget, last_iteration, trace)
+        return Recorder(settings, spec, policy, cluster, directory, display, last_iteration, trace)
     except OSError as error:
         raise StorageError(f"{plan.directory.root}: the logs cannot be written ({error})") from None
 
@@ -188,7 +196,7 @@ def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) 
     expected = checkpoint.Expected(
         state.snapshot(),
         shapes,
-        learning_settings(plan.settings),
+        {key: value for key, value in learning_settings(plan.settings).items() if key not in SCHEDULE_ENDS},
         lambda weights: sha256(policy, flat(weights)),
     )
     found = checkpoint.newest(plan.directory.checkpoints, trust=plan.trust, expected=expected)
@@ -203,7 +211,23 @@ def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) 
     snapshot.arrays["parameters"] = flat(weights).numpy()
     state.restore(snapshot)
     display.note(f"resuming {plan.directory.root} from step {state.counters.env_steps:,}")
+    for key, (before, now) in plan.schedule_changes.items():
+        display.note(f"{key}: was {before} and is {now} from here on; what is learned changes with it")
     return True
+
+
+def _already_done(plan: Plan, state: TrainingState, budget: Budget) -> str | None:
+    """Which budget a run has spent that is asked to go on; only where its end is written down."""
+    if not plan.resume or plan.directory.finished_steps() != state.counters.env_steps:
+        return None
+    return budget.spent(state.counters)
+
+
+def _already_done_line(plan: Plan, state: TrainingState) -> str:
+    return (
+        f"{plan.directory.root}: its budget is spent ({state.counters.env_steps:,} steps in "
+        f"{duration_text(state.counters.wall_time)}); give a larger --total-timesteps or --duration to go on"
+    )
 
 
 def _note_event(plan: Plan) -> Callable[[dict[str, Any]], None]:
@@ -261,129 +285,30 @@ def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool], cluste
         "memory": settled,
         "pid": os.getpid(),
         "nodes": cluster.names,
+        "schedule_changes": dict(plan.schedule_changes),
     }
     plan.directory.describe(kind=plan.kind, seed=plan.settings.training.seed, session=session,
                             machine=plan.machine.as_dict(), placement=plan.placement.as_dict())  # fmt: skip
 
 
-def _header(plan: Plan, pool: Pool) -> list[str]:
+def _header(plan: Plan, pool: Pool, verbose: bool) -> list[str]:
     settings, shape = plan.settings, plan.settings.shape
-    who = f"{pool.num_workers} workers"
+    who = count(pool.num_workers, "worker")
     if plan.inline:
-        who = "inline" if plan.kind == "parallel" else f"sequential, {settings.hardware.num_threads} threads"
+        who = "one process"
+        if settings.hardware.num_threads != 1:
+            who += f", {settings.hardware.num_threads} threads"
     if plan.node.size > 1:
         who = f"node {plan.node.rank} of {plan.node.size}, {who} here"
-    chosen = plan.kind == "parallel" and plan.settings.parallel.num_workers == "auto"
-    return [
-        *([plan.placement.reasons[0]] if chosen else []),
-        f"{settings.env.id}  {settings.training.policy}  seed {settings.training.seed}  {who}  -> {plan.directory.root}",
-        f"{shape.num_envs} envs x {shape.num_steps} steps, {shape.num_epochs} epochs of {shape.num_minibatches} x {shape.batch_size}, "
-        f"{shape.num_slices} slices of {shape.slice_envs}, {shape.num_lanes} lanes of {max(shape.lane_sizes)}",
-    ]
-
-
-# --- endings --------------------------------------------------------------------------------------------------------------
-
-
-def _train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Display) -> ExitCode:
-    """However it ends: what was reached is saved, summed up and said in one line."""
-    error: RunError | None = None
-    code, reason = ExitCode.DONE, ""
-    try:
-        with coordinator.cluster.announcing():
-            reason = coordinator.train()
-    except Interrupted as interruption:
-        code, reason = interruption.code, interruption.signal_name
-    except RunError as problem:
-        error, code = problem, ExitCode(problem.code)
-        reason = str(problem).splitlines()[0]
-    except Exception:  # a mistake of ours; what was learned is not to blame
-        coordinator.pool.close()
-        if plan.node.size == 1:  # other nodes are elsewhere in the loop, and their environments with them
-            _save_end(plan, coordinator, display)
-        display.close()
-        raise
-    if code != ExitCode.DONE:
-        coordinator.pool.close()
-        coordinator.state.rewind(coordinator.snapshot)
-    # A lost node took its environments with it: there is nothing whole to save.
-    saved = code not in (ExitCode.STORAGE, ExitCode.CLUSTER) and _save_end(plan, coordinator, display)
-    if code == ExitCode.DONE and not saved:
-        code, reason = ExitCode.STORAGE, "the last checkpoint could not be written"
-        error = StorageError(f"{plan.directory.checkpoints}: {reason}; free some space and use --resume")
-    limited = _limit(plan, coordinator)
-    _summarize(plan, coordinator, policy, reason, code, limited)
-    display.close()
-    if error is not None:
-        raise error
-    counters = coordinator.state.counters
-    how = {ExitCode.DONE: "done", ExitCode.INTERRUPTED: "interrupted", ExitCode.PREEMPTED: "preempted"}[code]
-    after = f"; continue with --resume {plan.directory.root}" if code != ExitCode.DONE else ""
-    display.note(
-        f"{how}: {counters.env_steps:,} steps in {counters.wall_time:.0f} s, results in {plan.directory.root}{after}"
+    chosen = plan.kind == "parallel" and settings.parallel.num_workers == "auto"
+    where = f"{settings.env.id}  {settings.training.policy}  seed {settings.training.seed}  {who}"
+    work = (
+        f"{count(shape.num_envs, 'environment')} x {count(shape.num_steps, 'step')}, "
+        f"{count(shape.num_epochs, 'epoch')} of {shape.num_minibatches} x {shape.batch_size} samples"
     )
-    if limited is not None:
-        display.note(f"limited by {limited}")
-    return code
-
-
-def _save_end(plan: Plan, coordinator: Coordinator, display: Display) -> bool:
-    try:
-        if coordinator.recorder.save(coordinator.snapshot):
-            coordinator.recorder.save_final(coordinator.snapshot, f"ppo_{plan.kind}")
-            return True
-    except (OSError, StorageError) as problem:
-        display.warn(str(problem))
-    return False
-
-
-def _limit(plan: Plan, coordinator: Coordinator) -> str | None:
-    recorder = coordinator.recorder
-    if not isinstance(recorder, Recorder):
-        return None
-    return limit(
-        recorder.tally,
-        plan.settings.shape,
-        kind=plan.kind,
-        num_slices=len(coordinator.cluster.slices),
-        workers=0 if plan.inline else coordinator.pool.num_workers,
-        cores=plan_placement(plan.machine, num_workers=None, pinning="none").num_workers,
-        checkpoint_share=recorder.checkpoint_share,
+    pieces = (
+        f", {count(shape.num_slices, 'slice')} of {shape.slice_envs}, "
+        f"{count(shape.num_lanes, 'lane')} of {max(shape.lane_sizes)}"
     )
-
-
-def _summarize(
-    plan: Plan, coordinator: Coordinator, policy: Policy, reason: str, code: ExitCode, limited: str | None
-) -> None:
-    state, recorder = coordinator.state, coordinator.recorder
-    counters, returns = state.counters, list(state.recent_returns)
-    recorder.meter.sample(time.monotonic(), coordinator.pool.pids, is_last=True)
-    summary: dict[str, Any] = {
-        "env_id": plan.settings.env.id,
-        "policy": plan.settings.training.policy,
-        "kind": plan.kind,
-        "env_steps": counters.env_steps,
-        "iterations": counters.iteration,
-        "episodes": counters.episodes,
-        "wall_time": counters.wall_time,
-        "fps_mean": counters.env_steps / counters.wall_time if counters.wall_time else None,
-        "policy_sha256": sha256(policy, state.parameters),
-        "final_return_mean": sum(returns) / len(returns) if returns else None,
-        "best_return": coordinator.snapshot.counters["best_return"],
-        "num_workers": coordinator.pool.num_workers,
-        "num_threads": plan.settings.hardware.num_threads if plan.kind == "sequential" else 1,
-        "world_size": coordinator.cluster.node.size,
-        "stop_reason": reason,
-        "exit_code": int(code),
-        "bit_exact": counters.bit_exact
-        and coordinator.pool.exact
-        and plan.settings.training.schedule_by != "time",
-        "worker_restarts": coordinator.earlier_restarts
-        + max(coordinator.pool.restarts, sum(report.restarts for report in coordinator.reports)),
-        "peak_rss_mb": recorder.meter.peak_rss_mb,
-        "checkpoint_seconds": recorder.checkpoint_seconds,
-        "startup_seconds": recorder.startup_seconds,
-        "limited_by": limited,
-    }
-    with contextlib.suppress(OSError):
-        plan.directory.summarize(summary)
+    reasons = plan.placement.reasons if verbose else plan.placement.reasons[:chosen]
+    return [*reasons, f"{where}  -> {plan.directory.root}", work + (pieces if verbose else "")]
