@@ -1,7 +1,6 @@
 """Gymnasium behind the slice contract: environments stepped singly, reset in the same step with keyed seeds."""
 
 import functools
-import importlib
 from typing import Any
 
 import gymnasium
@@ -11,6 +10,7 @@ from parallel_ppo.envs import trial
 from parallel_ppo.envs.contract import EnvSpec, Step, View
 from parallel_ppo.envs.single import MAX_REPLAY, Single, one_line
 from parallel_ppo.exits import EnvironmentFault, InputError, NumbersError
+from parallel_ppo.settings.named_code import find
 from parallel_ppo.settings.schema import EnvSettings
 
 OWN_STATE_FACTOR = 4  # an environment's own state may grow to this many times its first size
@@ -34,13 +34,7 @@ def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env
 
 
 def _wrap(env: gymnasium.Env, path: str, options: dict[str, Any]) -> gymnasium.Env:
-    module, _, name = path.rpartition(":")
-    try:
-        wrapper = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InputError(
-            f"env.wrappers: cannot find {path!r} ({one_line(error)}); expected module:Class"
-        ) from None
+    wrapper = find("env.wrappers", path)
     options = {
         key: tuple(value) if isinstance(value, list) else value for key, value in (options or {}).items()
     }

@@ -18,6 +18,7 @@ from parallel_ppo.policies.parameters import num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings import env_names
 from parallel_ppo.settings.layers import load_settings
+from parallel_ppo.settings.networks import is_own
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.storage.files import Damaged, read_regular
 from parallel_ppo.storage.run_directory import RunDirectory
@@ -145,10 +146,11 @@ def _read_bytes(file: Path) -> bytes:
 
 
 def _check_origin(file: Path, metadata: dict[str, str], trust: bool) -> None:
-    """Settings may name code to import (a module before the id, wrappers) and what an environment is made with (kwargs): only this
-    user's own weights may do that unasked."""
+    """Settings may name code to import (a module before the id, wrappers, a network) and what an environment is made with
+    (kwargs): only this user's own weights may do that unasked."""
     try:
-        env = json.loads(metadata["settings"])["env"]
+        settings = json.loads(metadata["settings"])
+        env, network = settings["env"], settings.get("training", {}).get("policy", "auto")
         foreign = ":" in env["id"] and env_names.procgen_game(env["id"]) is None
         wishes = [f"import {env['id']!r}"] if foreign else []
         wishes += [
@@ -156,6 +158,7 @@ def _check_origin(file: Path, metadata: dict[str, str], trust: bool) -> None:
             for entry in env.get("wrappers", [])
         ]
         wishes += [f"make its environment with {key!r}" for key in env.get("kwargs") or {}]
+        wishes += [f"import {network!r}"] if is_own(network) else []
     except (KeyError, ValueError, TypeError, AttributeError, StopIteration, RecursionError) as error:
         raise Damaged(f"{file}: its settings cannot be read ({type(error).__name__})") from None
     own_signature, given = signature(metadata["settings"].encode()), metadata.get("signature", "")

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from parallel_ppo.envs.contract import EnvSpec
-from parallel_ppo.policies import heads
+from parallel_ppo.keyed import generator
+from parallel_ppo.policies import heads, own_network
 from parallel_ppo.policies.autograd import AutogradNetwork
 from parallel_ppo.policies.native_cnn import NativeCnn
 from parallel_ppo.policies.network import Acted, Network, Output
@@ -16,6 +17,8 @@ from parallel_ppo.policies.parameters import bind
 from parallel_ppo.policies.policy import Policy, Preparation
 from parallel_ppo.policies.stacked_mlp import StackedMlp
 from parallel_ppo.settings.schema import Settings
+
+TRIAL_ROWS = 4
 
 
 class Actor:
@@ -53,6 +56,18 @@ class Actor:
 
     def draw_noise(self, draws: np.random.Generator, *shape: int) -> Tensor:
         return heads.draw_noise(self.spec.action, draws, *shape)
+
+
+def check_network(settings: Settings, spec: EnvSpec, policy: Policy) -> None:
+    """A network of the user's own is tried on observations that mean nothing; ours are known to be exact."""
+    if policy.kind.initial != "own":
+        return
+    draws = generator(0, "trial observation")
+    rows = draws.integers(0, 256, (TRIAL_ROWS, *spec.observation_shape)).astype(spec.observation_dtype)
+    if spec.vector_shape:
+        spec.vectors(rows)[...] = draws.standard_normal((TRIAL_ROWS, *spec.vector_shape), np.float32)
+    observation = Preparation(settings, spec, torch.zeros(()), torch.ones(()))(torch.from_numpy(rows))
+    own_network.check(settings.training.policy, policy.trunk, observation, policy.drawn_trunk)
 
 
 def _network(settings: Settings, policy: Policy, parameters: Tensor) -> Network:

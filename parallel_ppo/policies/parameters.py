@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from parallel_ppo.keyed import generator
+from parallel_ppo.keyed import generator, integer_seed
 from parallel_ppo.policies.policy import Policy
 
 ALIGNMENT = 16  # floats: every parameter starts on a cache line, in every process alike
@@ -55,9 +55,15 @@ def sha256(policy: nn.Module, flat: Tensor) -> str:
 def initialise(policy: Policy, flat: Tensor, seed: int) -> None:
     """Heads are orthogonal with gains 0.01 and 1; trunks as the table of networks says."""
     flat.zero_()
+    own: dict[str, Tensor] = {}
+    if policy.kind.initial == "own":
+        trunk = policy.drawn_trunk(integer_seed(seed, "initial trunk"))
+        own = {f"trunk.{name}": parameter.detach() for name, parameter in trunk.named_parameters()}
     for index, (name, view) in enumerate(views(policy, flat).items()):
         draws = generator(seed, "initial", index)
-        if policy.draws_by_fan_in(name):
+        if name in own:
+            view.copy_(own[name])
+        elif policy.draws_by_fan_in(name):
             bound = 1 / math.sqrt(_fan_in(policy, name.replace("bias", "weight")))
             view.copy_(torch.from_numpy(draws.uniform(-bound, bound, view.shape).astype(np.float32)))
         elif name.endswith("weight"):

@@ -1,5 +1,6 @@
 """A policy as a torch module: trunk(s), an action head and a value head. How it is computed: `network.py`."""
 
+import functools
 import importlib
 from typing import Any
 
@@ -11,7 +12,8 @@ from parallel_ppo.policies import heads
 from parallel_ppo.policies.mixed import Mixed
 from parallel_ppo.policies.mlp import Mlp
 from parallel_ppo.policies.network import Output
-from parallel_ppo.settings.networks import NETWORKS, NetworkKind
+from parallel_ppo.policies.own_network import maker
+from parallel_ppo.settings.networks import NetworkKind, network_kind
 from parallel_ppo.settings.schema import Settings
 
 
@@ -19,9 +21,10 @@ class Policy(nn.Module):
     def __init__(self, settings: Settings, spec: EnvSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.kind = NETWORKS[settings.training.policy]
-        self.trunk = _trunk(self.kind, settings, spec)
-        self.value_trunk = _trunk(self.kind, settings, spec) if self.kind.separate_value_trunk else None
+        self.kind = network_kind(settings.training.policy)
+        self.new_trunk = functools.partial(_trunk, self.kind, settings, spec)
+        self.trunk = self.new_trunk()
+        self.value_trunk = self.new_trunk() if self.kind.separate_value_trunk else None
         self.action_head = nn.Linear(self.trunk.num_features, heads.num_outputs(spec.action))
         self.value_head = nn.Linear(self.trunk.num_features, 1)
         is_gaussian = spec.action.kind == "gaussian"
@@ -38,6 +41,12 @@ class Policy(nn.Module):
         prefix = "trunk.images." if isinstance(self.trunk, Mixed) else "trunk."
         return self.kind.initial == "fan_in" and name.startswith(prefix)
 
+    def drawn_trunk(self, seed: int) -> Any:
+        """Another trunk, with the weights that its constructor draws."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.new_trunk()
+
     def forget_layouts(self) -> None:
         """The parameters have changed: trunks that keep weights in a layout for inference lay them out anew."""
         for module in self.modules():
@@ -48,7 +57,9 @@ class Policy(nn.Module):
 
 def _trunk(kind: NetworkKind, settings: Settings, spec: EnvSpec) -> Any:
     module, _, name = kind.trunk.partition(":")
-    make, hidden = getattr(importlib.import_module(module), name), list(settings.training.hidden_sizes)
+    hidden = list(settings.training.hidden_sizes)
+    is_own = kind.initial == "own"
+    make = maker(kind.trunk) if is_own else getattr(importlib.import_module(module), name)
     if kind.reads == "vectors":
         return make(spec.observation_shape[0], hidden)
     if spec.parts:

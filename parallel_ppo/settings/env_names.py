@@ -1,11 +1,9 @@
 """Environment names: the 16 Procgen games in their three spellings, and Gymnasium ids."""
 
 import difflib
-import importlib
-import os
-import sys
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.settings.named_code import import_for
 
 PROCGEN_GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
@@ -47,15 +45,7 @@ def _check_gymnasium(env_id: str) -> None:
 
     module, _, name = env_id.rpartition(":")
     if module:
-        if os.getcwd() not in sys.path:
-            sys.path.append(os.getcwd())  # last: nothing here can take the place of an installed package
-        try:
-            importlib.import_module(module)
-        except Exception as error:
-            raise InputError(
-                f"env.id: cannot import {module!r} for {env_id!r} ({type(error).__name__}: {error}); "
-                "run from the folder that holds it or put that folder on PYTHONPATH"
-            ) from None
+        import_for("env.id", module, env_id)
     if name in gymnasium.registry:
         return
     close = difflib.get_close_matches(name, [*PROCGEN_GAMES, *gymnasium.registry], n=1, cutoff=0.6)

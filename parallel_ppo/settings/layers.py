@@ -16,7 +16,7 @@ from pydantic import ValidationError
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings import env_names
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
-from parallel_ppo.settings.networks import NETWORKS, that_read
+from parallel_ppo.settings.networks import network_kind, that_read
 from parallel_ppo.settings.schema import MAX_LANES, PROCGEN_OPTIONS, EnvSettings, Settings, TrainingSettings
 from parallel_ppo.storage.files import Damaged, read_regular
 
@@ -256,7 +256,7 @@ def _check(settings: Settings) -> Settings:
         raise InputError(
             "env.kwargs, env.wrappers and env.fresh_objects: are for Gymnasium environments; Procgen's options are keys of the section 'env'"
         )
-    if is_procgen and training.policy != "auto" and NETWORKS[training.policy].reads != "images":
+    if is_procgen and training.policy != "auto" and network_kind(training.policy).reads == "vectors":
         raise InputError(
             f"training.policy: {training.policy!r} reads vectors, and Procgen gives images; use {that_read('images')}"
         )

@@ -1,12 +1,15 @@
 """The table of networks: what each reads and what follows from choosing it. Needs no torch, so a misfit is told at once."""
 
+import re
 from typing import Literal, NamedTuple
 
 
 class NetworkKind(NamedTuple):
     trunk: str  # module:Class of the part between observation and features
-    reads: Literal["images", "vectors"]
-    initial: Literal["orthogonal", "fan_in"]  # how the trunk's weights are drawn
+    reads: Literal["images", "vectors", "both"]
+    initial: Literal[
+        "orthogonal", "fan_in", "own"
+    ]  # how the trunk's weights are drawn; own: as its constructor does
     separate_value_trunk: bool = False
     smallest_image: int = 1  # pixels; below it the last layer has nothing to read
     default_lane: int | None = 64  # samples of a lane; None: all of a slice's samples in a minibatch
@@ -18,6 +21,22 @@ NETWORKS = {
     "mlp": NetworkKind("parallel_ppo.policies.mlp:Mlp", "vectors", "orthogonal", True, default_lane=None),
 }
 AUTOMATIC = {"images": "impala", "vectors": "mlp"}
+EXPECTED = f"expected auto, {', '.join(NETWORKS)}, or a network of your own as module:Class"
+
+
+def network_kind(policy: str) -> NetworkKind:
+    """Of a network of this table, or of a user's own."""
+    return NetworkKind(policy, "both", "own") if is_own(policy) else NETWORKS[policy]
+
+
+def is_own(policy: str) -> bool:
+    return ":" in policy
+
+
+def checked_policy(policy: str) -> str:
+    if policy not in ("auto", *NETWORKS) and not re.fullmatch(r"[^\W\d][\w.]*:[^\W\d]\w*", policy):
+        raise ValueError(f"policy: {EXPECTED}")
+    return policy
 
 
 def that_read(what: str) -> str:

@@ -8,10 +8,10 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from parallel_ppo.arguments import hours
-from parallel_ppo.settings.networks import AUTOMATIC, NETWORKS
+from parallel_ppo.settings.networks import AUTOMATIC, checked_policy, network_kind
 
 
 def _whole(value: Any) -> Any:
@@ -70,7 +70,7 @@ class TrainingSettings(Section):
     n_epochs: Annotated[int, Field(ge=1, le=1000)] = 4
     batch_size: Positive = 1024
     lane_samples: Positive | None = None
-    policy: Literal["auto", "impala", "nature", "mlp"] = "auto"
+    policy: Annotated[str, AfterValidator(checked_policy)] = "auto"
     hidden_sizes: Annotated[list[Annotated[int, Field(ge=1, le=65536)]], Field(max_length=64)] = [64, 64]
     kernels: Literal["auto", "torch", "native"] = "auto"
     learning_rate: PositiveFloat = 5e-4
@@ -239,7 +239,7 @@ def derive_shape(settings: Settings) -> Shape:
 
 def _default_lane(policy: str) -> int | None:
     """`auto` is resolved before anything is collected; until then it counts as a network for images."""
-    return NETWORKS[AUTOMATIC["images"] if policy == "auto" else policy].default_lane
+    return network_kind(AUTOMATIC["images"] if policy == "auto" else policy).default_lane
 
 
 def learning_settings(settings: Settings) -> dict[str, Any]:

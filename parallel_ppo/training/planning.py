@@ -16,7 +16,8 @@ from parallel_ppo.kernels.choice import unsuitable, unusable
 from parallel_ppo.machine.placement import Placement, plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.settings.layers import load_settings
-from parallel_ppo.settings.networks import AUTOMATIC, NETWORKS, that_read
+from parallel_ppo.settings.named_code import find
+from parallel_ppo.settings.networks import AUTOMATIC, is_own, network_kind, that_read
 from parallel_ppo.settings.schema import Settings, changed_learning_setting, changed_schedule
 from parallel_ppo.storage.run_directory import ForeignDirectory, RunDirectory
 from parallel_ppo.training.worker_count import useful_workers
@@ -146,8 +147,10 @@ def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
     name: Any = settings.training.policy
     if name == "auto":
         name = AUTOMATIC[what]
-    kind = NETWORKS[name]
-    if kind.reads != what:
+    kind = network_kind(name)
+    if is_own(name):
+        find("training.policy", name)
+    elif kind.reads != what:
         raise InputError(
             f"training.policy: {name!r} cannot read the {what} of {settings.env.id}; use {that_read(what)}"
         )

@@ -22,6 +22,7 @@ from parallel_ppo.exits import (
 from parallel_ppo.machine.placement import descriptor_need_error, memory_need_error
 from parallel_ppo.machine.resources import count
 from parallel_ppo.machine.signals import Signals
+from parallel_ppo.policies.actor import check_network
 from parallel_ppo.policies.parameters import bind, initialise, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.records.display import Display, duration_text, make_log
@@ -120,6 +121,7 @@ def _build(
     with torch.device("meta"):  # counts without allocating
         check_resources(plan, num_flat(Policy(settings, plan.spec)))
     policy = Policy(settings, plan.spec)
+    check_network(settings, plan.spec, policy)
     memory = Memory(settings, plan.spec, num_flat(policy))
     settled = settle(memory, lock=settings.hardware.lock_memory, huge_pages=settings.hardware.huge_pages)
     state = TrainingState(settings, memory)

@@ -1,0 +1,33 @@
+"""Code that settings name (`module:name`): environments, wrappers, networks, callbacks."""
+
+import importlib
+import os
+import sys
+from typing import Any
+
+from parallel_ppo.exits import InputError
+
+
+def import_for(key: str, module: str, path: str) -> Any:
+    """The module that `path`, the value of `key`, names; one line says why there is none."""
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())  # last: nothing here can take the place of an installed package
+    try:
+        return importlib.import_module(module)
+    except Exception as error:
+        detail = " ".join(str(error).split())[:200]
+        raise InputError(
+            f"{key}: cannot import {module!r} for {path!r} ({type(error).__name__}: {detail}); "
+            "run from the folder that holds it or put that folder on PYTHONPATH"
+        ) from None
+
+
+def find(key: str, path: str) -> Any:
+    """What `module:name` stands for."""
+    module, _, name = path.rpartition(":")
+    if not module or not name:
+        raise InputError(f"{key}: got {path!r}; expected module:Class")
+    found = getattr(import_for(key, module, path), name, None)
+    if found is None:
+        raise InputError(f"{key}: cannot find {path!r}; the module {module!r} has no {name!r}")
+    return found
