@@ -1,8 +1,9 @@
 #!/usr/bin/env python
 """Compare sequential and parallel runs, or any labelled ones: speed, returns, memory, and whether the bits agree."""
 
-from parallel_ppo.reports import command_line
+import parallel_ppo.venv  # noqa: F401
+from parallel_ppo.arguments import run
 from parallel_ppo.reports.compare_command import main
 
 if __name__ == "__main__":
-    command_line.run(main)
+    run(main)

@@ -2,6 +2,7 @@
 
 import sys
 
+import parallel_ppo.venv  # noqa: F401
 from parallel_ppo.commands.evaluate import evaluate
 
 if __name__ == "__main__":

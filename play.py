@@ -2,6 +2,7 @@
 
 import sys
 
+import parallel_ppo.venv  # noqa: F401
 from parallel_ppo.commands.play import play_episodes
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import sys
 
+import parallel_ppo.venv  # noqa: F401
 from parallel_ppo.commands.quick_test import main
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 from tests.conftest import ROOT
 
@@ -24,3 +25,20 @@ def test_a_session_imports_no_tensorboard() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert result.stdout.strip() == "False"
+
+
+def test_a_script_finds_the_virtual_environment_beside_it(tmp_path: Path) -> None:
+    """Without site-packages (-S) nothing that is required can be imported."""
+    (tmp_path / "parallel_ppo").symlink_to(ROOT / "parallel_ppo")
+    script = tmp_path / "train_timed.py"
+    script.write_text((ROOT / "train_timed.py").read_text())
+    command = [sys.executable, "-S", str(script), "--env", "CartPole-v1"]
+    alone = subprocess.run(command, capture_output=True, text=True)
+    assert alone.returncode == 2 and alone.stderr.count("\n") == 1
+    assert "has no module 'torch'; run" in alone.stderr and "setup.sh once" in alone.stderr
+    python = tmp_path / "venv" / "bin" / "python"
+    python.parent.mkdir(parents=True)
+    python.write_text('#!/bin/sh\necho "$@"\n')
+    python.chmod(0o755)
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.stdout == f"{script} --env CartPole-v1\n" and found.returncode == 0

@@ -4,7 +4,6 @@ Shows the first node's terminal; each other node logs into <output-dir>/logs/nod
 that failed.
 """
 
-import argparse
 import ctypes
 import os
 import signal
@@ -15,9 +14,13 @@ import time
 from pathlib import Path
 from types import FrameType
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
+
+from parallel_ppo.arguments import Parser, number_from, run
+
 SCRIPT = Path(__file__).resolve().parent.parent / "train_ppo_distributed.py"
 PR_SET_PDEATHSIG = 1
-EXAMPLE = "tools/cluster_local.py --nodes 2 -- --env coinrun --duration 0.02 --num-workers 1"
+EXAMPLE = "tools/cluster_local.py --nodes 2 -- --env coinrun --duration 1m --num-workers 1"
 
 
 def free_port() -> int:
@@ -43,13 +46,13 @@ def start(arguments: list[str], nodes: int, port: int) -> list[subprocess.Popen[
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, epilog=f"example: {EXAMPLE}", allow_abbrev=False)
-    parser.add_argument("--nodes", type=int, default=2, help="how many (default: %(default)s)")
-    parser.add_argument("--port", type=int, help="of node 0 (default: a free one)")
+    parser = Parser(description=str(__doc__), examples=[EXAMPLE], quiet=False)
+    parser.add_argument(
+        "--nodes", type=number_from(1, 4096), default=2, help="how many (default: %(default)s)"
+    )
+    parser.add_argument("--port", type=number_from(1, 65535), help="of node 0 (default: a free one)")
     parser.add_argument("rest", nargs="*", metavar="ARGUMENT", help="after --: for train_ppo_distributed.py")
     arguments = parser.parse_args()
-    if arguments.nodes < 1:
-        parser.error(f"--nodes: got {arguments.nodes}, expected 1 or more")
     processes = start(arguments.rest, arguments.nodes, arguments.port or free_port())
 
     def forward(number: int, frame: FrameType | None) -> None:
@@ -74,4 +77,4 @@ def main() -> int:
 
 if __name__ == "__main__":
     os.environ.pop("RANK", None)
-    sys.exit(main())
+    run(main)

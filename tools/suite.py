@@ -17,8 +17,9 @@ from rich.progress import Progress, TaskID
 PROJECT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(PROJECT))
 
+from parallel_ppo.arguments import Parser, hours, next_free, number_list, run, whole_number  # noqa: E402
 from parallel_ppo.exits import InputError  # noqa: E402
-from parallel_ppo.reports import command_line  # noqa: E402
+from parallel_ppo.reports.command_line import make_directory, progress_bar  # noqa: E402
 from parallel_ppo.reports.errors import TrainerFailed  # noqa: E402
 from parallel_ppo.reports.procgen_scores import EASY_RANGE  # noqa: E402
 from parallel_ppo.reports.suite import Plan, load_plan, load_suite_runs, run_name, save_plan, summarise  # noqa: E402
@@ -26,17 +27,18 @@ from parallel_ppo.reports.suite_page import write_suite  # noqa: E402
 from parallel_ppo.reports.trainer import train  # noqa: E402
 
 EXAMPLES = (
-    "tools/suite.py --games coinrun,starpilot,fruitbot --seeds 1,2,3 --total-timesteps 1000000",
-    "tools/suite.py --games all --seeds 1 --duration 0.5 --output-dir runs/all-games -- --policy nature",
+    "tools/suite.py --games coinrun,starpilot,fruitbot --seeds 1,2,3 --total-timesteps 1e6",
+    "tools/suite.py --games all --seeds 1 --duration 30m --output-dir runs/all-games -- --policy nature",
     "tools/suite.py --resume runs/all-games",
 )
+DEFAULT_HOURS = 1.0  # of each run
 SAVED_AND_STOPPED = (75, 130)
 
 
 def main() -> int:
     given, trainer_arguments = _split(sys.argv[1:])
     flags = _parser().parse_args(given)
-    console = Console()
+    console = Console(quiet=flags.quiet)
     directory, plan = _open_suite(flags, trainer_arguments)
     console.print(
         f"{len(plan.names())} runs, {len(plan.finished)} of them finished, in {escape(str(directory))}",
@@ -56,17 +58,18 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:place], arguments[place + 1 :]
 
 
-def _parser() -> argparse.ArgumentParser:
-    result = command_line.parser(
+def _parser() -> Parser:
+    parser = Parser(
         description=f"{__doc__} Flags after `--` go to train_parallel_timed.py.", examples=EXAMPLES
     )
-    result.add_argument("--games", help="games or environment ids, by commas; `all` for the 16 of Procgen")
-    result.add_argument("--seeds", default="1", help="seeds, by commas (default: %(default)s)")
-    result.add_argument("--total-timesteps", type=int, help="steps of each run")
-    result.add_argument("--duration", type=float, help="hours of each run")
-    result.add_argument("--output-dir", help="where to write (default: the next free runs/suite-N)")
-    result.add_argument("--resume", metavar="DIR", help="go on with a suite that was stopped")
-    return result
+    add = parser.add_argument
+    add("--games", help="games or environment ids, by commas; `all` for the 16 of Procgen")
+    add("--seeds", default="1", help="seeds, by commas (default: %(default)s)")
+    add("--total-timesteps", type=whole_number, metavar="STEPS", help="of each run")
+    add("--duration", type=hours, metavar="TIME", help="of each run: hours, or 90s, 5m (default: 1 hour)")
+    add("--output-dir", metavar="DIR", help="where to write (default: the next free runs/suite-N)")
+    add("--resume", metavar="DIR", help="go on with a suite that was stopped")
+    return parser
 
 
 def _open_suite(flags: argparse.Namespace, trainer_arguments: list[str]) -> tuple[Path, Plan]:
@@ -87,9 +90,13 @@ def _open_suite(flags: argparse.Namespace, trainer_arguments: list[str]) -> tupl
 
 def _new_plan(flags: argparse.Namespace, trainer_arguments: list[str]) -> Plan:
     if not flags.games:
-        raise InputError("--games is missing: give games by commas, such as coinrun,starpilot, or all")
-    if (flags.total_timesteps is None) == (flags.duration is None):
-        raise InputError("give each run one budget: --total-timesteps N or --duration HOURS")
+        raise InputError("--games: is missing; give games by commas, such as coinrun,starpilot, or all")
+    if flags.total_timesteps is None and flags.duration is None:
+        flags.duration = DEFAULT_HOURS
+    if None not in (flags.total_timesteps, flags.duration):
+        raise InputError(
+            "--duration: each run has one budget; give --total-timesteps or --duration, not both"
+        )
     for name in ("total_timesteps", "duration"):
         value = getattr(flags, name)
         if value is not None and value <= 0:
@@ -101,7 +108,7 @@ def _new_plan(flags: argparse.Namespace, trainer_arguments: list[str]) -> Plan:
     )
     return Plan(
         games=list(dict.fromkeys(games)),
-        seeds=list(dict.fromkeys(command_line.number_list(flags.seeds, flag="--seeds"))),
+        seeds=list(dict.fromkeys(number_list(flags.seeds, flag="--seeds"))),
         total_timesteps=flags.total_timesteps,
         duration=flags.duration,
         arguments=trainer_arguments,
@@ -110,9 +117,8 @@ def _new_plan(flags: argparse.Namespace, trainer_arguments: list[str]) -> Plan:
 
 def _new_directory(given: str | None) -> Path:
     if given is None:
-        number = next(index for index in range(1, 10**6) if not Path(f"runs/suite-{index}").exists())
-        return command_line.make_directory(Path(f"runs/suite-{number}"))
-    directory = command_line.make_directory(Path(given))
+        return make_directory(next_free("runs/suite-{}"))
+    directory = make_directory(Path(given))
     if any(directory.iterdir()):
         raise InputError(
             f"{directory} is not empty; go on with --resume {directory}, or give --output-dir a new name"
@@ -123,7 +129,7 @@ def _new_directory(given: str | None) -> Path:
 def _run_all(plan: Plan, directory: Path, console: Console) -> int:
     """Run what is not finished; a failed run does not stop the others. The page is up to date after each."""
     code = 0
-    with command_line.progress_bar(console) as progress:
+    with progress_bar(console) as progress:
         task = progress.add_task("", total=len(plan.names()), completed=len(plan.finished))
         for game, seed in plan.pairs():
             name = run_name(game, seed)
@@ -197,4 +203,4 @@ def _arguments(plan: Plan, game: str, seed: int, target: Path) -> list[str]:
 
 
 if __name__ == "__main__":
-    command_line.run(main)
+    run(main)

@@ -59,8 +59,11 @@ def test_help_has_an_example_that_names_the_command(command, call):
         (["benchmarks/scaling.py", "--world-sizes", "0,1"], "from 1 on"),
         (["benchmarks/scaling.py", "--minibatches", "3"], "32 x 128 = 4096 samples"),
         (["benchmarks/scaling.py", "--warmup-iters", "12"], "--warmup-iters 12"),
-        (["tools/suite.py"], "--games is missing"),
-        (["tools/suite.py", "--games", "coinrun"], "--total-timesteps N or --duration HOURS"),
+        (["tools/suite.py"], "--games: is missing"),
+        (
+            ["tools/suite.py", "--games", "coinrun", "--duration", "1", "--total-timesteps", "1e3"],
+            "each run has one budget",
+        ),
         (["tools/suite.py", "--resume", "nowhere"], "nowhere"),
         (["tools/suite.py", "--games", "coinrun", "--duration", "1", "--output-dir", "RUN"], "is not empty"),
     ],

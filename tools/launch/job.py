@@ -7,6 +7,11 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
+
+from parallel_ppo.arguments import Parser, number_from, run  # noqa: E402, F401  (`run` for the launchers)
+from parallel_ppo.exits import InputError  # noqa: E402
+
 SCRIPT = "train_ppo_distributed.py"
 DEFAULT_PORT = 29500
 WAIT = """\
@@ -21,27 +26,25 @@ done
 """
 
 
-def parser(description: str, example: str) -> argparse.ArgumentParser:
-    result = argparse.ArgumentParser(
-        description=description,
-        epilog=f"example: {example}",
-        allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+def parser(description: str, example: str) -> Parser:
+    result = Parser(description=description, examples=[example], quiet=False)
+    add = result.add_argument
+    add("--output-dir", required=True, metavar="DIR", help="of the run, seen by all nodes")
+    add(
+        "--project", default=str(ROOT), metavar="DIR", help="this project on the nodes (default: %(default)s)"
     )
-    result.add_argument("--output-dir", required=True, metavar="DIR", help="of the run, seen by all nodes")
-    result.add_argument("--project", default=str(ROOT), metavar="DIR", help="this project on the nodes (default: %(default)s)")  # fmt: skip
-    result.add_argument("--python", default="venv/bin/python", help="within the project (default: %(default)s)")  # fmt: skip
-    result.add_argument("--port", type=number(1, 65535), default=DEFAULT_PORT, help="of node 0 (default: %(default)s)")  # fmt: skip
-    result.add_argument("--dry-run", action="store_true", help="print what would be done, and do nothing")
-    result.add_argument("rest", nargs="*", metavar="ARGUMENT", help=f"after --: for {SCRIPT}")
+    add("--python", default="venv/bin/python", help="within the project (default: %(default)s)")
+    add("--port", type=number_from(1, 65535), default=DEFAULT_PORT, help="of node 0 (default: %(default)s)")
+    add("--dry-run", action="store_true", help="print what would be done, and do nothing")
+    add("rest", nargs="*", metavar="ARGUMENT", help=f"after --: for {SCRIPT}")
     return result
 
 
-def batch_parser(description: str, example: str) -> argparse.ArgumentParser:
+def batch_parser(description: str, example: str) -> Parser:
     """For schedulers: also what a job needs."""
     options = parser(description, example)
-    options.add_argument("--nodes", type=number(1, 4096), required=True)
-    options.add_argument("--cpus", type=number(1, 1024), required=True, help="of each node")
+    options.add_argument("--nodes", type=number_from(1, 4096), required=True)
+    options.add_argument("--cpus", type=number_from(1, 1024), required=True, help="of each node")
     options.add_argument(
         "--time", type=one_line, default="24:00:00", help="limit of one job (default: %(default)s)"
     )
@@ -60,19 +63,10 @@ def fill(template: str, arguments: argparse.Namespace, lines: list[str], **more:
     )  # fmt: skip
 
 
-def number(least: int, most: int):  # type: ignore[no-untyped-def]
-    def convert(text: str) -> int:
-        if not text.isdigit() or not least <= int(text) <= most:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number from {least} to {most}")
-        return int(text)
-
-    return convert
-
-
 def one_line(text: str) -> str:
     """A scheduler's directive ends with its line: what follows would be a command of the script."""
     if not text.isprintable():
-        raise argparse.ArgumentTypeError(f"{text!r} holds a line end or another control character")
+        raise argparse.ArgumentTypeError(f"{text!r}: expected one line without control characters")
     return text
 
 
@@ -94,8 +88,6 @@ def submit(script: str, command: list[str], dry_run: bool) -> int:
     try:
         return subprocess.run(command, input=script, text=True).returncode
     except FileNotFoundError:
-        print(
-            f"error: there is no {command[0]} on this machine; run this where jobs are submitted, or use --dry-run",
-            file=sys.stderr,
-        )
-        return 2
+        raise InputError(
+            f"there is no {command[0]} on this machine; run this where jobs are submitted, or use --dry-run"
+        ) from None

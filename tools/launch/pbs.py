@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Submit a training on many nodes to PBS (Professional or OpenPBS): one coordinator a node, started by pbsdsh.
 
 PBS sends TERM before it ends a job: it is forwarded to node 0, all nodes save and end with 75. Submit the same script again, and
@@ -6,9 +7,8 @@ it continues the run.
 
 import argparse
 import re
-import sys
 
-from job import SCRIPT, batch_parser, fill, one_line, quoted, submit
+from job import SCRIPT, batch_parser, fill, one_line, quoted, run, submit
 
 EXAMPLE = "tools/launch/pbs.py --nodes 4 --cpus 32 --time 24:00:00 --output-dir runs/big -- --env coinrun --num-envs 512 --batch-size 16384"
 
@@ -58,7 +58,7 @@ def coordinator(arguments: argparse.Namespace) -> str:
 
 
 def main() -> int:
-    options = batch_parser(__doc__ or "", EXAMPLE)
+    options = batch_parser(str(__doc__), EXAMPLE)
     options.add_argument("--pbs", type=one_line, action="append", default=[], metavar="OPTION", help="further #PBS lines, such as '-q long'")  # fmt: skip
     arguments = options.parse_args()
     lines = [f"#PBS {line}" for line in arguments.pbs]
@@ -67,4 +67,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -1,3 +1,4 @@
+#!/usr/bin/env python3
 """Start a training on the hosts of a file (one a line, node 0 first) by ssh; all nodes end together.
 
 Ctrl-C or TERM here is sent to the coordinators: they save and end. Start the same command again to continue the run.
@@ -5,10 +6,9 @@ Ctrl-C or TERM here is sent to the coordinators: they save and end. Start the sa
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
-from job import parser, quoted, training
+from job import InputError, parser, quoted, run, training
 
 EXAMPLE = "tools/launch/ssh.py --hosts hosts.txt --output-dir runs/big -- --env coinrun --num-envs 128 --batch-size 4096"
 
@@ -47,29 +47,25 @@ def read_hosts(path: Path) -> list[str]:
     try:
         lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
+        raise InputError(
             f"--hosts {path}: cannot be read ({error}); expected a file with one host a line"
         ) from None
     hosts = [line for line in lines if line]
     wrong = [host for host in hosts if not re.fullmatch(r"[\w.@:-]+", host) or host.startswith("-")]
     if wrong:
-        raise ValueError(f"--hosts {path}: {wrong[0]!r} is not a host; expected name, address or user@name")
+        raise InputError(f"--hosts {path}: {wrong[0]!r} is not a host; expected name, address or user@name")
     if not hosts:
-        raise ValueError(f"--hosts {path}: names no host; expected one a line, node 0 first")
+        raise InputError(f"--hosts {path}: names no host; expected one a line, node 0 first")
     return hosts
 
 
 def main() -> int:
-    options = parser(__doc__ or "", EXAMPLE)
+    options = parser(str(__doc__), EXAMPLE)
     options.add_argument("--hosts", type=Path, required=True, metavar="FILE", help="one host a line, node 0 first")  # fmt: skip
     options.add_argument("--master-addr", help="of node 0, on the private network (default: its name in the file)")  # fmt: skip
     options.add_argument("--num-workers", default="auto", help="of each node (default: %(default)s)")
     arguments = options.parse_args()
-    try:
-        hosts = read_hosts(arguments.hosts)
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    hosts = read_hosts(arguments.hosts)
     master = arguments.master_addr or hosts[0].rpartition("@")[2]
     remote = f"cd {quoted([arguments.project])} && exec {training(arguments, len(hosts))} " + quoted(
         ["--num-workers", arguments.num_workers, "--master-addr", master]
@@ -82,4 +78,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -1,0 +1,19 @@
+"""Imported first by the scripts beside `venv/`: goes on with its Python where the one in use lacks the requirements."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).absolute().parents[1]
+PYTHON = ROOT / "venv" / "bin" / "python"
+MISSING = [name for name in ("torch", "pydantic", "gymnasium", "rich") if not importlib.util.find_spec(name)]
+
+if MISSING:
+    if PYTHON.exists() and Path(sys.prefix).resolve() != PYTHON.parents[1].resolve():
+        os.execv(PYTHON, [str(PYTHON), *sys.argv])
+    print(
+        f"error: {sys.executable}: has no module {MISSING[0]!r}; run {ROOT / 'setup.sh'} once, and then this again",
+        file=sys.stderr,
+    )
+    sys.exit(2)
