@@ -38,11 +38,17 @@ def network(spec: ActionSpec, hidden: list[int]) -> tuple[Policy, torch.Tensor]:
     return policy, flat
 
 
-def samples(policy: Policy, observation: torch.Tensor, *, clip_value_loss: bool = True) -> Sampled:
+def samples(
+    policy: Policy,
+    observation: torch.Tensor,
+    *,
+    clip_value_loss: bool = True,
+    mask: torch.Tensor | None = None,
+) -> Sampled:
     """Old log-probabilities and values at such distances that every branch of the clipping is taken."""
     draws, spec = np.random.default_rng(5), policy.spec.action
     with torch.no_grad():
-        output = policy(observation)
+        output = heads.masked(policy(observation), mask)
     noise = heads.draw_noise(spec, draws, SAMPLES)
     action, log_prob = heads.act(spec, output.action, output.log_std, noise)
     batch = {
@@ -58,11 +64,16 @@ def samples(policy: Policy, observation: torch.Tensor, *, clip_value_loss: bool 
 
 
 def lane_gradient(
-    algorithm: Algorithm, chosen: Network, observation: torch.Tensor, sampled: Sampled
+    algorithm: Algorithm,
+    chosen: Network,
+    observation: torch.Tensor,
+    sampled: Sampled,
+    mask: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, Statistics]:
     """As a worker computes it."""
     flat = torch.zeros(num_flat(chosen.policy))  # type: ignore[attr-defined]
-    gradient, statistics = differentiate(algorithm, chosen, chosen.forward(observation), sampled)
+    output = heads.masked(chosen.forward(observation), mask)
+    gradient, statistics = differentiate(algorithm, chosen, output, sampled)
     chosen.backward(gradient, chosen.gradient_views(flat))
     return flat, statistics
 
@@ -101,6 +112,31 @@ def test_every_way_to_differentiate_agrees(kind: str, hidden: list[int], clip_va
     gradient, sums = lane_gradient(plain, AutogradNetwork(policy), observation, sampled)
     assert torch.equal(gradient, expected), "cutting the graph at the outputs changed a bit"
     assert list(sums) == expected_sums
+
+
+@pytest.mark.parametrize("kind", ["discrete", "multi-discrete"])
+def test_masked_actions_are_differentiated_like_all_others(kind: str) -> None:
+    spec, algorithm = ACTIONS[kind], ALGORITHMS["ppo"]
+    policy, flat = network(spec, [16, 12])
+    mask = torch.from_numpy(
+        (np.random.default_rng(6).random((SAMPLES, sum(spec.sizes))) < 0.6).astype(np.uint8)
+    )
+    mask[:, np.cumsum([0, *spec.sizes[:-1]])] = 1  # something is always allowed
+    observation = observations()
+    sampled = samples(policy, observation, mask=mask)
+    statistics = algorithm.loss(heads.masked(policy(observation), mask), sampled)
+    gradients = torch.autograd.grad(statistics.loss, list(policy.parameters()))
+    expected = torch.zeros(num_flat(policy))
+    for view, gradient in zip(views(policy, expected).values(), gradients, strict=True):
+        view.copy_(gradient)
+    for chosen in (algorithm, algorithm._replace(loss_gradient=None)):
+        found, sums = lane_gradient(chosen, StackedMlp(policy, flat), observation, sampled, mask)
+        np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-6)
+        np.testing.assert_allclose(
+            sums, [float(number.detach()) for number in statistics], rtol=1e-4, atol=1e-5
+        )
+    found, _ = lane_gradient(algorithm, StackedMlp(policy, flat), observation, sampled)
+    assert not np.allclose(found, expected, rtol=2e-2), "the mask did nothing"
 
 
 @pytest.mark.parametrize("kind", ["discrete", "gaussian"])

@@ -43,6 +43,7 @@ class EnvSpec(NamedTuple):
     action: ActionSpec
     state_bytes: int  # capacity reserved for one environment's saved state
     parts: tuple[Part, ...] = ()
+    masks_actions: bool = False  # some choices are not allowed in some states
 
     @property
     def is_image(self) -> bool:
@@ -82,6 +83,7 @@ class EnvSpec(NamedTuple):
             ActionSpec(kind, tuple(sizes), tuple(low), tuple(high)),
             values["state_bytes"],
             tuple(Part(is_image, tuple(size), offset) for is_image, size, offset in values.get("parts", [])),
+            values.get("masks_actions", False),
         )
 
 
@@ -127,6 +129,11 @@ class View(NamedTuple):
 
 class SliceEnv(Protocol):
     """The environments of one slice."""
+
+    @property
+    def action_mask(self) -> np.ndarray | None:
+        """[n, K] uint8: which choices are allowed after the last observation; None where all always are."""
+        ...
 
     def reset(self) -> np.ndarray: ...
 

@@ -60,7 +60,12 @@ def probe(settings: EnvSettings) -> EnvSpec:
     finally:
         single.close()
     return EnvSpec(
-        single.reader.shape, single.reader.dtype, single.action.spec, capacity, single.reader.parts
+        single.reader.shape,
+        single.reader.dtype,
+        single.action.spec,
+        capacity,
+        single.reader.parts,
+        single.action_masks is True,
     )
 
 
@@ -69,7 +74,7 @@ def _try(single: Single) -> int:
     row = np.zeros(single.reader.shape, single.reader.dtype)
     single.reset(row)
     single.check(row)
-    single.step(np.zeros(single.action.num_components, np.float32), row)
+    single.step(single.allowed(np.zeros(single.action.num_components, np.float32)), row)
     single.check(row)
     size = len(single.get_state(row))
     if single.own is not None:
@@ -88,14 +93,13 @@ def _singles(
 ) -> list[Single]:
     make_env = functools.partial(make, settings, render_mode)
     fresh = settings.fresh_objects is True
-    first = Single(make_env, settings.id, seed, indices[0], fresh_objects=fresh)
+    masks = settings.action_masks
+    first = Single(make_env, settings.id, seed, indices[0], fresh_objects=fresh, action_masks=masks)
     if first.own is not None and not _restores_itself(settings.model_dump_json()):
         first.use_own_state, first.own = False, None
     own = first.use_own_state
-    return [first] + [
-        Single(make_env, settings.id, seed, index, fresh_objects=fresh, use_own_state=own)
-        for index in indices[1:]
-    ]
+    options: dict[str, Any] = {"fresh_objects": fresh, "use_own_state": own, "action_masks": masks}
+    return [first] + [Single(make_env, settings.id, seed, index, **options) for index in indices[1:]]
 
 
 @functools.cache
@@ -115,6 +119,10 @@ class GymnasiumSlice:
         reader = self.singles[0].reader
         self.vector = reader.vector
         self.rows = np.zeros((num_envs, *reader.shape), reader.dtype)
+
+    @property
+    def action_mask(self) -> np.ndarray | None:
+        return np.stack([single.mask for single in self.singles]) if self.singles[0].mask.size else None
 
     def reset(self) -> np.ndarray:
         for single, row in zip(self.singles, self.rows, strict=True):

@@ -44,6 +44,8 @@ def _make(game: str, num: int, options: dict[str, Any]) -> Any:
 class ProcgenSlice:
     """A slice is one native vector environment, whose random stream belongs to its state."""
 
+    action_mask = None
+
     def __init__(
         self, *, settings: EnvSettings, seed: int, first_env: int, num_envs: int, num_views: int = 0
     ) -> None:

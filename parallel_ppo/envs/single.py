@@ -38,8 +38,9 @@ class Single:
         *,
         fresh_objects: bool = False,
         use_own_state: bool = True,
+        action_masks: bool | str = "auto",
     ) -> None:
-        """`fresh_objects`: every episode is played in an environment made for it."""
+        """`fresh_objects`: every episode is played in an environment made for it. `action_masks` are in its `info`, or need not be."""
         self.make_env, self.name, self.seed, self.index = make_env, name, seed, index
         self.fresh_objects, self.use_own_state = fresh_objects, use_own_state
         self._make()
@@ -49,6 +50,8 @@ class Single:
         self.log = np.empty((MAX_REPLAY, self.action.num_components), np.float32)
         self.rewards = np.empty(MAX_REPLAY)
         self.observation: Any = None
+        self.action_masks = action_masks if self.action.spec.kind == "categorical" else False
+        self.mask = np.zeros(0, np.uint8)  # [K] of the last observation; empty where there are no masks
 
     def _make(self) -> None:
         self.env, self.was_used = self.make_env(), False
@@ -69,8 +72,12 @@ class Single:
         self.was_used = True
         try:
             seed = integer_seed(self.seed, "reset", self.index, self.episode)
-            self.observation, _ = self.env.reset(seed=seed)
+            self.observation, info = self.env.reset(seed=seed)
             self.reader.write(self.observation, row)
+            if self.action_masks == "auto":
+                self.action_masks = "action_mask" in info
+            if self.action_masks:
+                self.mask = self.action.read_mask(info)
         except Exception as error:
             self._blame("reset", error)
 
@@ -79,9 +86,11 @@ class Single:
         number = self.num_actions
         self.num_actions += 1
         try:
-            self.observation, reward, terminated, truncated, _ = self.env.step(self.action.write(action))
+            self.observation, reward, terminated, truncated, info = self.env.step(self.action.write(action))
             self.reader.write(self.observation, row)
             reward = float(reward)
+            if self.action_masks and not (terminated or truncated):  # nothing is chosen after an end
+                self.mask = self.action.read_mask(info)
         except Exception as error:
             self._blame("step", error)
         if not -LARGEST <= reward <= LARGEST:
@@ -92,6 +101,10 @@ class Single:
             self.log[number] = action
             self.rewards[number] = reward
         return reward, bool(terminated), bool(truncated)
+
+    def allowed(self, action: np.ndarray) -> np.ndarray:
+        """The action, or one that the mask allows in its place."""
+        return action if not self.mask.size else self.action.allowed(action, self.mask)
 
     def _blame(self, call: str, error: Exception) -> NoReturn:
         if isinstance(error, Misfit):
@@ -119,7 +132,7 @@ class Single:
 
     def get_state(self, last: np.ndarray) -> bytes:
         """`last` is the observation that the policy sees next."""
-        arrays = {"last": last, "episode": np.array(self.episode)}
+        arrays = {"last": last, "episode": np.array(self.episode), "mask": self.mask}
         if self.own is None:
             if self.num_actions <= MAX_REPLAY:
                 arrays["actions"] = self.log[: self.num_actions]
@@ -145,12 +158,13 @@ class Single:
         if self.own is not None and "elapsed" in arrays:
             self._set_own_state(arrays)
             row[...] = arrays["last"]
+            self.mask = arrays.get("mask", self.mask)  # version 0.1 saved neither masks nor rewards
             return True
         if "actions" not in arrays:
             return False
         if self._replay(arrays["actions"], row) and np.array_equal(row, arrays["last"]):
-            rewards = self._reward_sum()
-            if rewards == arrays.get("rewards", rewards):  # version 0.1 saved none
+            rewards, mask = self._reward_sum(), arrays.get("mask", self.mask)
+            if rewards == arrays.get("rewards", rewards) and np.array_equal(mask, self.mask):
                 return True
         self.episode -= 1
         self.reset(row)

@@ -214,6 +214,28 @@ class ActionWriter(NamedTuple):
     def num_components(self) -> int:
         return len(self.spec.sizes) if self.spec.kind == "categorical" else self.spec.sizes[0]
 
+    def read_mask(self, info: dict[str, Any]) -> np.ndarray:
+        """[K] uint8: `info["action_mask"]`, which is one array over all choices, or one for each component."""
+        if "action_mask" not in info:
+            raise Misfit(
+                "no info['action_mask']; with env.action_masks there is one beside every observation"
+            )
+        given = info["action_mask"]
+        mask = np.concatenate([np.ravel(part) for part in (given if isinstance(given, (tuple, list)) else [given])]) != 0  # fmt: skip
+        if len(mask) != sum(self.spec.sizes):
+            raise Misfit(f"an info['action_mask'] of {len(mask)} numbers; expected {sum(self.spec.sizes)}, one for each choice")  # fmt: skip
+        if not all(part.any() for part in self._components(mask)):
+            raise Misfit("an info['action_mask'] that allows nothing; expected at least one choice")
+        return mask.astype(np.uint8)
+
+    def _components(self, mask: np.ndarray) -> list[np.ndarray]:
+        return np.split(mask, np.cumsum(self.spec.sizes)[:-1])
+
+    def allowed(self, action: np.ndarray, mask: np.ndarray) -> np.ndarray:
+        choices = [part.nonzero()[0] for part in self._components(mask)]
+        rows = [some[int(wanted) % len(some)] for some, wanted in zip(choices, action, strict=True)]
+        return np.array(rows, np.float32)
+
     def random_rows(self, draws: np.random.Generator, num: int) -> np.ndarray:
         """Actions as an untrained policy would draw them, [num, components]."""
         shape = (num, self.num_components)

@@ -116,7 +116,7 @@ def _play(single: Single, episode: int, num_steps: int, is_disturbed: bool = Fal
         for action in actions:
             if is_disturbed:
                 _use_global_generators()
-            reward, terminated, truncated = single.step(action, row)
+            reward, terminated, truncated = single.step(single.allowed(action), row)
             single.check(row)
             yield Moment(zlib.crc32(row.data), reward, terminated, truncated)
             if terminated or truncated:
@@ -171,7 +171,7 @@ def restores_itself(make_env: MakeEnv, name: str) -> bool:
 
 def _advance(single: Single, actions: np.ndarray, row: np.ndarray) -> Iterator[Any]:
     for action in actions:
-        reward, *end = single.step(action, row)
+        reward, *end = single.step(single.allowed(action), row)
         if any(end):
             single.reset(row)
         yield zlib.crc32(row.data), reward, end

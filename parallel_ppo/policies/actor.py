@@ -38,13 +38,18 @@ class Actor:
         self.network.begin_inference()
 
     @torch.inference_mode()
-    def act(self, rows: np.ndarray, noise: Tensor) -> Acted:
-        """Drawn actions, their log-probabilities and values."""
-        return self.network.act(self.prepare(torch.from_numpy(rows)), noise)
+    def act(self, rows: np.ndarray, noise: Tensor, mask: np.ndarray | None = None) -> Acted:
+        """Drawn actions, their log-probabilities and values. `mask` [B, K] says which choices are allowed."""
+        if mask is None:
+            return self.network.act(self.prepare(torch.from_numpy(rows)), noise)
+        output = heads.masked(self.infer(rows), torch.from_numpy(mask))
+        below_all = noise.clamp(max=heads.MOST_DRAWN)
+        return Acted(*heads.act(self.spec.action, output.action, None, below_all), output.value.numpy())
 
     @torch.inference_mode()
-    def most_likely(self, rows: np.ndarray) -> np.ndarray:
-        return heads.mode(self.spec.action, self.infer(rows).action).numpy()
+    def most_likely(self, rows: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+        output = heads.masked(self.infer(rows), None if mask is None else torch.from_numpy(mask))
+        return heads.mode(self.spec.action, output.action).numpy()
 
     @torch.inference_mode()
     def value(self, rows: np.ndarray) -> np.ndarray:

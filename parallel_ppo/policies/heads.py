@@ -13,8 +13,11 @@ from torch import Tensor
 from torch.nn import functional
 
 from parallel_ppo.envs.contract import ActionSpec
+from parallel_ppo.policies.network import Output
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+NEVER = -1e8  # the logit of what a mask forbids: its probability and all its derivatives are exactly 0
+MOST_DRAWN = 1 - 2**-20  # rounded up to 1, a draw would pass over the last choice that a mask allows
 
 
 class Evaluated(NamedTuple):
@@ -28,6 +31,11 @@ def num_components(spec: ActionSpec) -> int:
 
 def num_outputs(spec: ActionSpec) -> int:
     return sum(spec.sizes) if spec.kind == "categorical" else spec.sizes[0]
+
+
+def masked(output: Output, mask: Tensor | None) -> Output:
+    """Logits of which only those that the mask [B, K] allows are left. Its derivative in them is that of the result."""
+    return output if mask is None else output._replace(action=output.action.masked_fill(mask == 0, NEVER))
 
 
 def draw_noise(spec: ActionSpec, generator: np.random.Generator, *shape: int) -> Tensor:

@@ -38,6 +38,7 @@ class EnvSettings(Section):
     num_envs: Annotated[int, Field(ge=1, le=65536)] = 32
     slice_envs: Positive | None = None
     fresh_objects: bool | Literal["auto"] = "auto"
+    action_masks: bool | Literal["auto"] = "auto"
     distribution_mode: Literal["easy", "hard", "extreme", "memory", "exploration"] = "easy"
     num_levels: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     start_level: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
@@ -55,7 +56,7 @@ class EnvSettings(Section):
 PROCGEN_OPTIONS = tuple(
     key
     for key in EnvSettings.model_fields
-    if key not in ("id", "num_envs", "slice_envs", "fresh_objects", "kwargs", "wrappers")
+    if key not in ("id", "num_envs", "slice_envs", "fresh_objects", "action_masks", "kwargs", "wrappers")
 )
 
 

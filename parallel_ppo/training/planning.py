@@ -51,10 +51,12 @@ def make_plan(
     node: Node = ALONE,
 ) -> Plan:
     settings = settings.changed("cluster", nnodes=node.size)
+    if resume is not None:
+        settings = _as_before(settings)
     spec = probe(settings)
     settings = resolve_kernels(_freeze_schedules(resolve_policy(settings, spec)), spec)
     trial = examine(settings)
-    settings = _resolve_objects(settings, trial, is_resumed=resume is not None)
+    settings = _resolve_env(settings, spec, trial)
     machine = read_machine()
     placement, inline = _place(settings, kind, machine, spec, trial.step_seconds)
     settings = _resolve_threads(settings, kind, machine, placement)
@@ -70,7 +72,7 @@ def make_plan(
                 f"--output-dir {output}: a resumed run stays in {resume}; leave --output-dir out"
             )
         directory = RunDirectory.existing(resume)
-        saved = _resolve_objects(load_settings(file=resume / "config.yaml", flags={}), trial, is_resumed=True)
+        saved = _as_before(load_settings(file=resume / "config.yaml", flags={}))
         problem = changed_learning_setting(saved, settings)
         if problem is not None:
             raise InputError(problem)
@@ -95,12 +97,20 @@ def make_plan(
     )
 
 
-def _resolve_objects(settings: Settings, trial: Trial, *, is_resumed: bool) -> Settings:
-    """Whether every episode is played in an environment made for it. A run that was saved before the choice existed reused them."""
-    if settings.env.fresh_objects != "auto":
-        return settings
-    helps = bool(trial.differs_when_reused) and not trial.remembers
-    return settings.changed("env", fresh_objects=helps and not is_resumed)
+def _as_before(settings: Settings) -> Settings:
+    """A run that was saved before these choices existed reused its environments and knew no masks."""
+    undecided = [key for key in ("fresh_objects", "action_masks") if getattr(settings.env, key) == "auto"]
+    return settings.changed("env", **dict.fromkeys(undecided, False))
+
+
+def _resolve_env(settings: Settings, spec: EnvSpec, trial: Trial) -> Settings:
+    """Whether every episode is played in an environment made for it, and whether it says which actions are allowed."""
+    fresh = settings.env.fresh_objects
+    if fresh == "auto":
+        fresh = bool(trial.differs_when_reused) and not trial.remembers
+    if settings.env.action_masks is True and not spec.masks_actions:
+        raise InputError("env.action_masks: is for Discrete and MultiDiscrete actions; remove it")
+    return settings.changed("env", fresh_objects=fresh, action_masks=spec.masks_actions)
 
 
 def _trace_path(wanted: Path, root: Path) -> Path:

@@ -56,11 +56,13 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
     revalues = ALGORITHMS[settings.training.algorithm].revalues
     t, e, s, lanes, p = shape.num_steps, shape.num_envs, shape.num_slices, shape.num_lanes, num_parameters
     observation, action = spec.observation_shape, (heads.num_components(spec.action),)
+    choices, masks = heads.num_outputs(spec.action), spec.masks_actions
     features, blocks, statistics = spec.vector_shape, -(-p // BLOCK), len(Statistics._fields)
     partial = settings.cluster.nnodes > 1  # only this node's part of the widest arrays is ever touched
     table = [
         Field("observation", (t + 1, e, *observation), spec.observation_dtype, *COLLECTED, sampled=True, sparse=partial, slab=True),
         Field("action", (t, e, *action), "float32", *COLLECTED, sampled=True, slab=True),
+        Field("action_mask", (t, e, choices if masks else 0), "uint8", *COLLECTED, sampled=masks, slab=True),
         Field("log_prob", (t, e), "float32", *COLLECTED, sampled=True, gathered=revalues, slab=True),
         Field("value", (t + 1, e), "float32", *COLLECTED, sampled=True, gathered=True, slab=True),
         Field("reward", (t, e), "float32", *COLLECTED, gathered=True, slab=True),
@@ -119,6 +121,7 @@ class Slab:
 
     observation: np.ndarray
     action: np.ndarray
+    action_mask: np.ndarray
     log_prob: np.ndarray
     value: np.ndarray
     reward: np.ndarray

@@ -121,7 +121,7 @@ def play(
     observation = env.reset()
     yield Moment({}, left > 0, total, length)
     while left.any():
-        action = choose(actor, observation, draws, settings)
+        action = choose(actor, observation, env.action_mask, draws, settings)
         step = env.step(action)
         observation = step.observation
         total[fresh], length[fresh] = 0, 0
@@ -148,12 +148,16 @@ def play(
 
 
 def choose(
-    actor: Actor, observation: np.ndarray, draws: np.random.Generator, settings: Settings
+    actor: Actor,
+    observation: np.ndarray,
+    mask: np.ndarray | None,
+    draws: np.random.Generator,
+    settings: Settings,
 ) -> np.ndarray:
     """An action for every slot: the most likely one, or one drawn as in training."""
     if settings.evaluation.deterministic:
-        return actor.most_likely(observation)
-    return actor.act(observation, actor.draw_noise(draws, len(observation))).action
+        return actor.most_likely(observation, mask)
+    return actor.act(observation, actor.draw_noise(draws, len(observation)), mask).action
 
 
 def _known(values: np.ndarray | None, slot: int, cut: np.ndarray) -> float:

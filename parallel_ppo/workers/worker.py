@@ -127,7 +127,10 @@ class Worker:
         slab.observation[0, columns] = self.memory.carry_observation[slot, columns]
         slab.episode_start[0, columns] = self.memory.carry_start[slot, columns]
         for t in range(shape.num_steps):
-            acted = actor.act(slab.observation[t, columns], noise[t])
+            mask = env.action_mask
+            if mask is not None:
+                slab.action_mask[t, columns] = mask
+            acted = actor.act(slab.observation[t, columns], noise[t], mask)
             slab.action[t, columns] = acted.action
             slab.log_prob[t, columns] = acted.log_prob
             slab.value[t, columns] = acted.value
@@ -191,10 +194,13 @@ class Worker:
             end = first + len(some)
             slab.learner_value[first:end, columns] = output.value.numpy().reshape(some.shape[:2])
             taken = torch.from_numpy(action[first:end].reshape(-1, action.shape[2]))
-            logits = output.action[: len(taken)]
-            log_prob = heads.evaluate(spec, logits, output.log_std, taken).log_prob.numpy()
+            output = output._replace(action=output.action[: len(taken)])
+            if self.spec.masks_actions:
+                mask = slab.action_mask[first:end, columns].reshape(output.action.shape)
+                output = heads.masked(output, torch.from_numpy(mask))
+            log_prob = heads.evaluate(spec, output.action, output.log_std, taken).log_prob.numpy()
             last = min(end, steps)
-            slab.learner_log_prob[first:last, columns] = log_prob.reshape(last - first, -1)
+            slab.learner_log_prob[first:last, columns] = log_prob.reshape(last - first, self.shape.slice_envs)
 
     # --- update -----------------------------------------------------------------------------------------------------------
 
@@ -228,7 +234,8 @@ class Worker:
         network.begin_step(step)
         size = self.shape.learned_together
         sampled = Sampled(batch, task.scalars, self.spec.action, self.settings.training, size)
-        gradient, statistics = differentiate(self.algorithm, network, network.forward(observation), sampled)
+        output = heads.masked(network.forward(observation), batch.pop("action_mask", None))
+        gradient, statistics = differentiate(self.algorithm, network, output, sampled)
         network.backward(gradient, into)
         self.memory.lane_statistics[task.lane] = statistics
 

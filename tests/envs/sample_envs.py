@@ -187,6 +187,58 @@ class Peculiar(gymnasium.Env):
         return self._observation(), reward, self.steps >= length, False, {}
 
 
+class Masked(gymnasium.Env):
+    """Some choices are forbidden, others after each step; taking one of them is an error. `says` is the form of the mask."""
+
+    def __init__(self, says: str = "array", saves: bool = False) -> None:
+        self.says = says
+        self.sizes = [3, 5] if says == "tuple" else [6]
+        self.action_space = (
+            spaces.MultiDiscrete(self.sizes) if says == "tuple" else spaces.Discrete(6, start=2)
+        )
+        self.observation_space = spaces.Box(0, 1, (3,), np.float32)
+        if saves:
+            self.get_state = lambda: {"allowed": self.allowed, "steps": self.steps}
+            self.set_state = self._set_state
+
+    def _set_state(self, state: dict[str, np.ndarray]) -> None:
+        self.allowed, self.steps = state["allowed"], int(state["steps"])
+
+    def _look(self) -> tuple[np.ndarray, dict[str, Any]]:
+        draws = self.np_random
+        self.allowed = (draws.random(sum(self.sizes)) < 0.4).astype(np.int8)
+        first = 0
+        for size in self.sizes:
+            self.allowed[first + draws.integers(size)] = 1
+            first += size
+        observation = draws.random(3, np.float32)
+        if self.says == "nothing" or (self.says == "once" and self.steps):
+            return observation, {}
+        if self.says == "none allowed":
+            return observation, {"action_mask": 0 * self.allowed}
+        if self.says == "too short":
+            return observation, {"action_mask": self.allowed[1:]}
+        split = np.split(self.allowed, np.cumsum(self.sizes)[:-1])
+        return observation, {"action_mask": tuple(split) if self.says == "tuple" else self.allowed}
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self.steps = 0
+        return self._look()
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        first, self.steps = 0, self.steps + 1
+        for size, choice in zip(
+            self.sizes, np.atleast_1d(action) - (0 if self.says == "tuple" else 2), strict=True
+        ):
+            if not self.allowed[first + choice] and self.says != "nothing":
+                raise ValueError(f"{choice} is forbidden")
+            first += size
+        observation, info = self._look()
+        ends = self.steps >= 9
+        return observation, float(np.sum(action)), ends, False, {} if ends else info
+
+
 class OtherState(ReplayedWalker):
     """`get_state` and `set_state` of another meaning: numbers for a display, and one thing that can be set."""
 
@@ -211,6 +263,7 @@ for name, limit in (
     ("ReplayedWalker", 40),
     ("Peculiar", None),
     ("OtherState", 40),
+    ("Masked", None),
 ):
     if f"{name}-v0" not in gymnasium.registry:
         gymnasium.register(f"{name}-v0", entry_point=globals()[name], max_episode_steps=limit)
