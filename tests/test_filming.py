@@ -48,7 +48,7 @@ def test_a_grid_shows_the_episodes_that_are_evaluated(tmp_path: Path) -> None:
     filmed: list = []
     pictures = list(filming.film(camera, filmed))
     camera.env.close()
-    assert {picture.size for picture in pictures} == {(1024, 512)}
+    assert {picture.size for picture in pictures} == {(2 * 512 + video.GAP, 512)}
     expected = playing.play_slice(settings, "train", 0, 0, actor=camera.actor, num_episodes=8)
     by_slot = dict(expected)
     np.testing.assert_array_equal(sorted(filmed), sorted([by_slot[0], by_slot[1]]))
@@ -93,7 +93,7 @@ def test_gymnasium_episodes_one_after_the_other(tmp_path: Path, capsys: pytest.C
     output = tmp_path / "new" / "film.mp4"
     assert play_episodes(["--checkpoint", str(file), "--num-episodes", "2", "--output", str(output)]) == 0
     size, frames = read(output)
-    assert size == (460, 254) and len(frames) == 11 + 10  # 23 times as large, and even
+    assert size == (480, 264) and len(frames) == 11 + 10  # 24 times as large, and even
     levels = [int(frame[200:, 200:].mean()) for frame in frames]
     np.testing.assert_allclose(levels[:10], [0, 40, 80, 120, 160, 160, 40, 80, 120, 160], atol=4)
     assert levels[10] < 90, "an episode that is over is dimmed"
@@ -138,3 +138,28 @@ def test_nothing_is_left_of_a_film_that_failed(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         video.write(frames(), [tmp_path / "a.mp4", tmp_path / "a.gif"], 10)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_tiles_have_gaps_and_captions_fit(tmp_path: Path) -> None:
+    """A caption that is wider than its tile takes another line; nothing is written beside the picture."""
+    for shape in ((40, 300, 3), (300, 40, 3), (64, 64, 3), (400, 600, 3)):
+        tile = video.Tile(np.full(shape, 255, np.uint8))
+        tile.caption = ["return -1234.5678", "step 10000", "level 2147483647"]
+        image = np.asarray(tile.draw())
+        assert min(image.shape[:2]) >= video.LEAST_TILE
+        assert (image[:, -3:] == 255).all(), "the caption's ground ends before the edge"
+    picture = np.asarray(video.compose([tile] * 4, 2))
+    assert picture.shape == (2 * 400 + video.GAP, 2 * 600 + video.GAP, 3)
+    assert (picture[:, 600 : 600 + video.GAP] == (0x30, 0x36, 0x3D)).all()
+
+
+def test_a_gif_stays_small_enough_to_send(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(video, "GIF_BYTES", 200_000)
+    noise = np.random.default_rng(0)
+    gif = video.Gif(tmp_path / "a.gif", fps=10)
+    for _ in range(40):
+        gif.add(Image.fromarray(noise.integers(0, 256, (200, 200, 3), np.uint8)))
+    gif.finish()
+    assert (tmp_path / "a.gif").stat().st_size <= 200_000
+    with Image.open(tmp_path / "a.gif") as written:
+        assert written.n_frames * written.info["duration"] == pytest.approx(4000, rel=0.05)

@@ -123,8 +123,8 @@ def _advance(tiles: list[video.Tile], levels: list[int | None], moment: Moment, 
         tile.caption = _caption(moment.episode_return[index], int(moment.length[index]), levels[index])
 
 
-def _caption(episode_return: float, length: int, level: int | None) -> str:
-    return f"return {episode_return:.4g}   step {length}" + ("" if level is None else f"   level {level}")
+def _caption(episode_return: float, length: int, level: int | None) -> list[str]:
+    return [f"return {episode_return:.4g}", f"step {length}", *([] if level is None else [f"level {level}"])]
 
 
 def record(camera: Camera, files: Path | Sequence[Path], *, quiet: bool) -> list[Played]:

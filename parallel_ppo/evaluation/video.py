@@ -13,8 +13,10 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.storage.files import temporary_beside
 
 LEAST_TILE = 256  # pixels: smaller pictures are enlarged by a whole factor
+GAP = 8  # pixels between tiles
 GIF_FRAMES = 300
-GIF_SIDE = 1024
+GIF_SIDE = 768
+GIF_BYTES = 5_000_000  # what chats, issues and mails take
 HOLD_SECONDS = 1.0  # the last picture stays
 
 
@@ -22,9 +24,10 @@ class Tile:
     """One place in the picture: what it shows and what is written on it."""
 
     def __init__(self, picture: np.ndarray) -> None:
-        self.scale = max(1, LEAST_TILE // min(picture.shape[:2]))
+        self.scale = -(-LEAST_TILE // min(picture.shape[:2]))
         self.show(picture)
-        self.caption, self.is_over = "", False
+        self.caption: list[str] = []  # parts; a line holds as many as fit
+        self.is_over = False
 
     def show(self, picture: np.ndarray) -> None:
         self.picture = picture.repeat(self.scale, axis=0).repeat(self.scale, axis=1)
@@ -33,12 +36,19 @@ class Tile:
         image = Image.fromarray(np.ascontiguousarray(self.picture[..., :3], np.uint8), "RGB")
         if self.is_over:
             image = Image.blend(image, Image.new("RGB", image.size, "black"), 0.5)
-        font = _font(max(12, image.height // 22))
-        pen = ImageDraw.Draw(image, "RGBA")
-        left, top, right, bottom = pen.textbbox((0, 0), self.caption, font=font)
-        margin = max(4, image.height // 100)
+        side = min(image.size)
+        font, margin, pen = _font(max(12, side // 22)), max(4, side // 100), ImageDraw.Draw(image, "RGBA")
+        lines: list[str] = []
+        for part in self.caption:
+            longer = f"{lines[-1]}   {part}" if lines else part
+            if lines and pen.textlength(longer, font=font) <= image.width - 3 * margin:
+                lines[-1] = longer
+            else:
+                lines.append(part)
+        text = "\n".join(lines)
+        left, top, right, bottom = pen.textbbox((0, 0), text, font=font)
         pen.rectangle((0, 0, right - left + 3 * margin, bottom - top + 3 * margin), fill=(0, 0, 0, 150))
-        pen.text((margin - left, margin - top), self.caption, font=font, fill="white")
+        pen.text((margin - left, margin - top), text, font=font, fill="white")
         return image
 
 
@@ -54,10 +64,10 @@ def compose(tiles: Sequence[Tile], columns: int) -> Image.Image:
     images = [tile.draw() for tile in tiles]
     width, height = max(image.width for image in images), max(image.height for image in images)
     rows = -(-len(images) // columns)
-    total = (columns * width + columns * width % 2, rows * height + rows * height % 2)
-    picture = Image.new("RGB", total)
+    total = columns * (width + GAP) - GAP, rows * (height + GAP) - GAP
+    picture = Image.new("RGB", (total[0] + total[0] % 2, total[1] + total[1] % 2), "#30363d")
     for index, image in enumerate(images):
-        picture.paste(image, (index % columns * width, index // columns * height))
+        picture.paste(image, (index % columns * (width + GAP), index // columns * (height + GAP)))
     return picture
 
 
@@ -100,7 +110,10 @@ class Mp4:
 
 
 class Gif:
-    """Keeps at most 300 frames: when there are more, every second one goes, and the others stay twice as long."""
+    """Keeps at most 300 frames: when there are more, every second one goes, and the others stay twice as long.
+
+    A file that is too large is written again, smaller.
+    """
 
     def __init__(self, path: Path, fps: int) -> None:
         self.path, self.fps, self.temporary = path, fps, temporary_beside(path)
@@ -109,21 +122,40 @@ class Gif:
 
     def add(self, frame: Image.Image) -> None:
         if self.seen % self.stride == 0:
-            small = frame.copy()
-            small.thumbnail((GIF_SIDE, GIF_SIDE))
-            self.frames.append(small.quantize(128, method=Image.Quantize.FASTOCTREE))
+            self.frames.append(_indexed(frame, max(frame.size) / GIF_SIDE))
             if len(self.frames) > GIF_FRAMES:
-                self.frames, self.stride = self.frames[::2], 2 * self.stride
+                self._thin()
         self.seen += 1
 
+    def _thin(self) -> None:
+        self.frames, self.stride = self.frames[::2], 2 * self.stride
+
     def finish(self) -> None:
+        while self._write() > GIF_BYTES and len(self.frames) > 1:
+            factor = 1.1 * (self.temporary.stat().st_size / GIF_BYTES) ** 0.5
+            if min(self.frames[0].size) / factor < LEAST_TILE and len(self.frames) > GIF_FRAMES // 4:
+                self._thin()
+            else:
+                self.frames = [_indexed(frame.convert("RGB"), factor) for frame in self.frames]
+        os.replace(self.temporary, self.path)
+
+    def _write(self) -> int:
         first, *rest = self.frames
         delay = round(1000 * self.stride / self.fps)
-        first.save(self.temporary, save_all=True, append_images=rest, duration=delay, loop=0, optimize=False)
-        os.replace(self.temporary, self.path)
+        first.save(
+            self.temporary, "GIF", save_all=True, append_images=rest, duration=delay, loop=0, optimize=False
+        )
+        return self.temporary.stat().st_size
 
     def abandon(self) -> None:
         self.temporary.unlink(missing_ok=True)
+
+
+def _indexed(frame: Image.Image, smaller: float) -> Image.Image:
+    """Smaller by a factor, if that is above 1, in 128 colours."""
+    if smaller > 1:
+        frame = frame.resize([max(1, int(side / smaller)) for side in frame.size], Image.Resampling.BOX)
+    return frame.quantize(128, method=Image.Quantize.FASTOCTREE)
 
 
 def write(frames: Iterator[Image.Image], files: Sequence[Path], fps: int) -> int:
