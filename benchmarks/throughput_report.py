@@ -11,8 +11,23 @@ from rich.table import Table
 
 from benchmarks.works import Work
 from parallel_ppo.machine.resources import Machine
+from parallel_ppo.reports import theme
 from parallel_ppo.storage.run_directory import git_commit
 from parallel_ppo.version import VERSION
+
+NAMES = {
+    "ours": "parallel_ppo, a worker per core",
+    "ours-1-worker": "parallel_ppo, 1 worker",
+    "ours-2-workers": "parallel_ppo, 2 workers",
+    "ours-4-workers": "parallel_ppo, 4 workers",
+    "sequential": "parallel_ppo, sequential, all threads",
+    "sequential-1-thread": "parallel_ppo, sequential, 1 thread",
+    "sb3": "Stable-Baselines3",
+    "sb3_channels_last": "Stable-Baselines3, channels-last",
+    "sample_factory": "Sample Factory",
+    "sample_factory_serial": "Sample Factory, serial mode",
+    "rllib": "RLlib",
+}
 
 
 def facts(machine: Machine, work: Work) -> dict[str, Any]:
@@ -38,7 +53,7 @@ def write(directory: Path, results: dict[str, Any]) -> list[Path]:
     paths = [directory / f"throughput.{ending}" for ending in ("json", "md", "png")]
     paths[0].write_text(json.dumps(results, indent=1) + "\n")
     paths[1].write_text(markdown(results, rows))
-    _picture(paths[2], results, rows)
+    _picture(paths[2], results)
     return paths
 
 
@@ -147,38 +162,38 @@ def markdown(results: dict[str, Any], rows: list[dict[str, str]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _picture(path: Path, results: dict[str, Any], rows: list[dict[str, str]]) -> None:
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
+def _picture(path: Path, results: dict[str, Any]) -> None:
+    """Bars to the medians, with the range of the repeats; every bar says what it is and how much."""
     if "games" in results:
-        names = list(results["games"])
-        values = [[run["bare"] / run["ours"] for run in runs] for runs in results["games"].values()]
-        label, reference = "time of our collection / bare steps and inferences", 1.1
+        bars = {game: [run["bare"] / run["ours"] for run in runs] for game, runs in results["games"].items()}
+        label, title = "seconds of our collection / of bare steps and inferences (dashed: 1.1)", "16 games"
     else:
-        names = list(results["contenders"])
-        values = [
-            [run["steps_per_second"] for run in contender["runs"]]
-            for contender in results["contenders"].values()
-        ]
-        label, reference = "steps per second, end to end", None
-    figure, axes = pyplot.subplots(figsize=(8, 1.2 + 0.4 * len(names)), layout="constrained")
-    colors = ["#1b6ca8" if name.startswith("ours") else "#9aa5b1" for name in names]
-    middles = [statistics.median(value) for value in values]
-    errors = [
-        [middle - min(value) for middle, value in zip(middles, values, strict=True)],
-        [max(value) - middle for middle, value in zip(middles, values, strict=True)],
-    ]
-    axes.barh(names, middles, xerr=errors, color=colors, ecolor="#333333", capsize=3)
-    axes.invert_yaxis()
-    axes.set_xlabel(label)
-    axes.set_title(
-        results["work"]["name"] + (": 16 games" if "games" in results else f": {results['description']}"),
-        fontsize=8,
-    )
-    if reference is not None:
-        axes.axvline(reference, color="#c0392b", linestyle="--", linewidth=1)
-    figure.savefig(path, dpi=150)
-    pyplot.close(figure)
+        contenders = results["contenders"].items()
+        bars = {
+            name: [run["steps_per_second"] for run in contender["runs"]] for name, contender in contenders
+        }
+        label, title = "steps per second, end to end", results["description"]
+    with theme.drawing(theme.LIGHT):
+        figure = theme.new_figure(10, 1.5 + 0.42 * len(bars))
+        axes = figure.subplots()
+        for place, (name, values) in enumerate(bars.items()):
+            middle = statistics.median(values)
+            color = theme.LIGHT.series[1] if name.startswith(("ours", "seq")) else theme.LIGHT.phases[3]
+            reach = [[middle - min(values)], [max(values) - middle]]
+            axes.barh(place, middle, xerr=reach, color=color, ecolor=theme.LIGHT.text, capsize=3, height=0.65)
+            beside: Any = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
+            axes.annotate(f"{middle:,.3g}", (max(values), place), **beside)
+        axes.set_yticks(range(len(bars)), [NAMES.get(name, name) for name in bars])
+        axes.invert_yaxis()
+        axes.margins(x=0.1)
+        axes.grid(axis="y", visible=False)
+        axes.set_xlabel(label)
+        figure.suptitle(f"{results['work']['name']}: {title}", x=0.01, ha="left", fontsize=10, weight="bold")
+        if "games" in results:
+            axes.axvline(1.1, color=theme.LIGHT.series[0], linestyle="--", linewidth=1)
+        commit = (results["versions"]["commit"] or "no commit")[:7]
+        figure.supxlabel(
+            f"Medians with the range of the repeats, interleaved; {results['machine']['cpus']} cores; commit {commit}",
+            x=0.01, ha="left", fontsize=8, color=theme.LIGHT.muted,
+        )  # fmt: skip
+    theme.save(figure, path)

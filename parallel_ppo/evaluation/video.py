@@ -48,7 +48,7 @@ class Tile:
         text = "\n".join(lines)
         left, top, right, bottom = pen.textbbox((0, 0), text, font=font)
         pen.rectangle((0, 0, right - left + 3 * margin, bottom - top + 3 * margin), fill=(0, 0, 0, 150))
-        pen.text((margin - left, margin - top), text, font=font, fill="white")
+        pen.text((1.5 * margin - left, 1.5 * margin - top), text, font=font, fill="white")
         return image
 
 
