@@ -9,6 +9,8 @@ NODES ?= 2
 RUN ?=
 
 PYTHON_BIN := venv/bin/python
+# of train-classic, whose settings have a budget of their own: only a DURATION that was given
+GIVEN_DURATION := $(if $(filter-out file,$(origin DURATION)),--duration $(DURATION))
 OUTPUT := $(if $(OUTPUT_DIR),--output-dir $(OUTPUT_DIR))
 
 .DEFAULT_GOAL := help
@@ -26,14 +28,14 @@ setup: venv/.ready ## make venv/ with everything in it
 
 train: train-parallel ## the same as train-parallel
 
-train-parallel: venv/.ready ## train GAME for DURATION hours on all cores
+train-parallel: venv/.ready ## train GAME for DURATION (hours, or 90s, 5m) on all cores
 	@$(PYTHON_BIN) train_parallel_timed.py --env $(GAME) --duration $(DURATION) --num-workers $(WORKERS) --seed $(SEED) $(OUTPUT)
 
 train-sequential: venv/.ready ## the same in one process
 	@$(PYTHON_BIN) train_timed.py --env $(GAME) --duration $(DURATION) --seed $(SEED) $(OUTPUT)
 
 train-classic: venv/.ready ## train the Gymnasium environment ENV with its tuned settings
-	@$(PYTHON_BIN) train_parallel_timed.py --env $(ENV) --num-workers $(WORKERS) --seed $(SEED) $(OUTPUT)
+	@$(PYTHON_BIN) train_parallel_timed.py --env $(ENV) $(GIVEN_DURATION) --num-workers $(WORKERS) --seed $(SEED) $(OUTPUT)
 
 train-cluster-local: venv/.ready ## train GAME on NODES nodes that are all this machine
 	@$(PYTHON_BIN) tools/cluster_local.py --nodes $(NODES) -- --env $(GAME) --duration $(DURATION) --seed $(SEED) $(OUTPUT)
@@ -42,10 +44,10 @@ compare: venv/.ready ## report on the newest sequential and parallel run
 	@$(PYTHON_BIN) compare_results.py
 
 evaluate: venv/.ready ## how good the policy of RUN is, on its levels and on others
-	@$(PYTHON_BIN) evaluate.py --checkpoint $(or $(RUN),$(error name a run directory: make evaluate RUN=runs/parallel-1))
+	@$(PYTHON_BIN) evaluate.py $(or $(RUN),$(error name a run directory: make evaluate RUN=runs/parallel-1))
 
 play: venv/.ready ## film the policy of RUN
-	@$(PYTHON_BIN) play.py --checkpoint $(or $(RUN),$(error name a run directory: make play RUN=runs/parallel-1))
+	@$(PYTHON_BIN) play.py $(or $(RUN),$(error name a run directory: make play RUN=runs/parallel-1))
 
 quick: venv/.ready ## check the installation part by part, in under a minute
 	@$(PYTHON_BIN) quick_test.py

@@ -3,10 +3,11 @@
 import json
 from pathlib import Path
 
+import gymnasium
 import pytest
 import yaml
 
-from parallel_ppo.commands.train import train_parallel, train_sequential
+from parallel_ppo.commands.train import train_cluster, train_parallel, train_sequential
 from tests.conftest import command, train
 
 FAST = [
@@ -179,6 +180,20 @@ def test_a_spent_budget_and_a_schedule_that_is_extended(
     assert summary["policy_sha256"] != records[1]["policy_sha256"]
     assert "schedule_steps: 1024" in Path("runs/one/config.yaml").read_text()
     assert train_sequential(["--resume", "one", "--total-timesteps", "1024", "--quiet"]) == 0
+
+
+def test_a_missing_package_is_named_with_the_flag_and_in_the_report_of_torchrun(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def needs_more() -> None:
+        raise gymnasium.error.DependencyNotInstalled('run `pip install "gymnasium[more]"`')
+
+    gymnasium.register("Needy-v0", entry_point=needs_more)
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    assert train_cluster(["--env", "Needy-v0", "--node-rank", "0", "--nnodes", "1"]) == 2
+    line = capsys.readouterr().err
+    assert line.startswith("error: --env Needy-v0: ") and '`pip install "gymnasium[more]"`' in line
+    assert json.loads((tmp_path / "error.json").read_text())["message"]["message"] == line.strip()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,14 @@
 """The docs name every setting, metric, command and file there is."""
 
 import re
+import runpy
+import shlex
+import sys
+from pathlib import Path
 
 import pytest
 
+from parallel_ppo.commands import train as train_command
 from parallel_ppo.settings.schema import Settings
 from tests.conftest import ROOT, train
 
@@ -71,3 +76,57 @@ def test_links_between_docs_lead_somewhere() -> None:
     for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def printed_commands(*pages: str) -> list[list[str]]:
+    """Every `python script ...` of these pages, as words."""
+    found = []
+    for page in pages:
+        for text in re.findall(r"(?:^|`)(python [\w/]+\.py[^`\n]*)", (ROOT / page).read_text(), re.M):
+            found.append(shlex.split(text.partition("#")[0])[1:])
+    return found
+
+
+def call(monkeypatch: pytest.MonkeyPatch, script: str, *arguments: str) -> int:
+    """As `python script arguments`, in this process."""
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    monkeypatch.setattr(train_command, "leave", sys.exit)
+    monkeypatch.syspath_prepend(str((ROOT / script).parent))
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_path(str(ROOT / script), run_name="__main__")
+    return int(caught.value.code or 0)
+
+
+def test_every_printed_command_has_a_script_that_knows_its_flags(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    commands = printed_commands("README.md", "docs/evaluation.md")
+    assert len(commands) > 20
+    for script, *arguments in commands:
+        assert (ROOT / script).is_file(), script
+        if not script.startswith("benchmarks/"):
+            assert call(monkeypatch, script, *arguments, "--help") == 0, (script, capsys.readouterr().err)
+
+
+SHORT = {
+    "train_parallel_timed.py": "--env CartPole-v1 --num-envs 16 --n-steps 16 --batch-size 64 --total-timesteps 256",
+    "train_timed.py": "--env CartPole-v1 --num-envs 16 --n-steps 16 --batch-size 64 --total-timesteps 256",
+    "evaluate.py": "--num-episodes 2 --max-steps 5 --num-workers 1",
+    "tools/launch/slurm.py": "",
+    "tools/cpu_plan.py": "",
+}
+
+
+@pytest.mark.multiprocess
+def test_commands_of_the_readme_run_as_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first command of each script, in order, with a smaller budget."""
+    monkeypatch.chdir(tmp_path)
+    done = set()
+    for script, *arguments in printed_commands("README.md"):
+        if script in SHORT and script not in done:
+            done.add(script)
+            code = call(monkeypatch, script, *arguments, *SHORT[script].split())
+            assert code == 0, (script, capsys.readouterr().err)
+    assert done == set(SHORT)

@@ -1,8 +1,11 @@
 """The training commands: flags -> plan -> run. Nothing here imports torch before the input is known to be good."""
 
 import argparse
+import contextlib
+import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -19,7 +22,7 @@ from parallel_ppo.commands.training_flags import (
     settings_from,
     with_flag,
 )
-from parallel_ppo.exits import ExitCode, InputError
+from parallel_ppo.exits import ExitCode, InputError, RunError
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.settings.layers import to_yaml
 
@@ -47,7 +50,21 @@ def _parse_and_execute(parser: Parser, kind: str, argv: Sequence[str] | None, si
     try:
         return _execute(arguments, kind, signals)
     except InputError as error:
-        raise InputError(with_flag(str(error), parser, arguments)) from None
+        told = InputError(with_flag(str(error), parser, arguments))
+        _tell_torchrun(told)
+        raise told from None
+    except RunError as error:
+        _tell_torchrun(error)
+        raise
+
+
+def _tell_torchrun(error: RunError) -> None:
+    """It ends with a report of its own, far below our line: the line stands there too."""
+    file, line = os.environ.get("TORCHELASTIC_ERROR_FILE"), f"error: {error}"
+    if file:
+        more = {"py_callstack": line, "timestamp": str(int(time.time()))}
+        with contextlib.suppress(OSError):
+            Path(file).write_text(json.dumps({"message": {"message": line, "extraInfo": more}}))
 
 
 def _execute(arguments: argparse.Namespace, kind: str, signals: Signals) -> int:

@@ -23,6 +23,10 @@ def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env
     kwargs = dict(settings.kwargs) | ({"render_mode": render_mode} if render_mode else {})
     try:
         env = gymnasium.make(settings.id, disable_env_checker=True, **kwargs)  # `Single` checks, in one line
+    except gymnasium.error.DependencyNotInstalled as error:
+        raise InputError(
+            f"env.id: {settings.id} needs a package that is missing: {one_line(error)}"
+        ) from None
     except Exception as error:
         raise InputError(
             f"env.id: {settings.id} cannot be made ({type(error).__name__}: {one_line(error)})"
