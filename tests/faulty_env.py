@@ -19,8 +19,8 @@ class Faulty(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, fault: str = "none", at: int = 5, once: str = "") -> None:
-        self.fault, self.at, self.once = fault, at, once
+    def __init__(self, fault: str = "none", at: int = 5, once: str = "", pause: float = 0.0) -> None:
+        self.fault, self.at, self.once, self.pause = fault, at, once, pause
         self.count = 0
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
@@ -29,6 +29,7 @@ class Faulty(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.count += 1
+        time.sleep(self.pause)
         observation, reward = np.array([self.count / 10, float(action)], np.float32), float(action)
         if self.count == self.at and self._is_due():
             if self.fault == "nan reward":

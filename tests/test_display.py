@@ -26,3 +26,15 @@ def test_no_text_from_outside_is_markup_or_an_escape_sequence() -> None:
 
 def test_an_error_that_quotes_a_stranger_starts_no_escape_sequence() -> None:
     assert str(InputError("a\x1b[2Jb\r\x9b31m\nsecond line")) == "a\\x1b[2Jb\\x0d\\x9b31m\nsecond line"
+
+
+def test_the_live_line_shows_how_far_the_first_collect_is() -> None:
+    file = io.StringIO()
+    console = Console(file=file, force_terminal=True, width=100)
+    display = LiveDisplay(console)
+    display.watch(lambda: 0.25)
+    display.phase("collect")
+    console.print(display._render())
+    display.phase("update")
+    console.print(display._render())
+    assert "collect 25% 0s" in file.getvalue() and "update 0s" in file.getvalue()

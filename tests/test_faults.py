@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -71,6 +72,13 @@ def test_a_hang_is_noticed_by_its_deadline(tmp_path, capsys):
     assert code == 0
     assert "gave no answer" in capsys.readouterr().err
     assert summary(tmp_path / "run")["worker_restarts"] == 1
+
+
+def test_slow_environments_are_not_taken_for_hung(tmp_path, capsys):
+    """A collect takes three times as long as a worker may be silent; but it counts its steps."""
+    pause = ["--set", "env.kwargs={pause: 0.2}", "--set", "parallel.hang_timeout=1"]
+    assert train.train_parallel(faulty(tmp_path, "none", "--total-timesteps", "32", *pause)) == 0
+    assert summary(tmp_path / "run")["worker_restarts"] == 0 and capsys.readouterr().err == ""
 
 
 def test_a_worker_that_keeps_failing_ends_the_run_and_names_the_culprit(tmp_path, capsys):
@@ -187,7 +195,7 @@ def soon(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
 def test_at_a_normal_end_workers_close_their_environments(tmp_path):
     assert train.train_parallel(helped(tmp_path, "--total-timesteps", "64")) == 0
     made = {file.name.split("-")[0] for file in (tmp_path / "helpers").glob("[0-9]*")}
-    assert len(made) == 3  # two workers, and the look at the environment before the start
+    assert len(made) >= 3  # two workers, and who looks at the environment before the start
     assert {file.name.split("-")[1] for file in (tmp_path / "helpers").glob("closed-*")} == made
     assert helpers(tmp_path) == []
 
@@ -213,6 +221,26 @@ def test_no_process_outlives_its_worker_or_the_coordinator(tmp_path, monkeypatch
     assert soon(lambda: helpers(tmp_path) == [], 5)
     training.wait(5)
     assert training.left_behind() == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("limit", "more", "flag"),
+    [(resource.RLIMIT_FSIZE, None, "ulimit -f"), (resource.RLIMIT_AS, 3e8, "ulimit -v"), (resource.RLIMIT_AS, 7e8, "ulimit -v")],
+)  # fmt: skip
+def test_limits_of_the_shell_are_one_line(tmp_path, limit, more, flag, capsys):
+    """Before libraries are imported, and when the shared memory is there and the workers' own is not."""
+    mapped = psutil.Process().memory_info().vms
+    before = resource.getrlimit(limit)
+    resource.setrlimit(limit, (100_000 if more is None else int(mapped + more), before[1]))
+    try:
+        far = ["--total-timesteps", "32", "--set", "env.num_envs=16384", "--set", "training.batch_size=16384"]
+        code = train.train_parallel(
+            [*CARTPOLE, *(far if more == 7e8 else far[:2]), "--output-dir", str(tmp_path / "run")]
+        )
+    finally:
+        resource.setrlimit(limit, before)
+    error = capsys.readouterr().err
+    assert code == 2 and error.startswith("error: ") and flag in error and error.count("\n") == 1
 
 
 def test_settings_changed_behind_the_runs_back_are_named(tmp_path, capsys):

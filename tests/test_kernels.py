@@ -343,6 +343,9 @@ def test_a_library_that_never_loads_is_a_reason_and_training_goes_on_with_torch(
     def refuse(name: str) -> None:
         raise OSError(f"{name}: failed to map segment from shared object")
 
+    source = fresh_loader / "tiny.c"
+    source.write_text("int answer(void) { return 42; }\n")
+    monkeypatch.setattr(building, "SOURCES", [source])
     monkeypatch.setattr(building.ctypes, "CDLL", refuse)
     settings = load_settings(file=None, flags={"env.id": "coinrun", "training.policy": "impala"})
     assert resolve_kernels(settings, SPEC).training.kernels == "torch"

@@ -16,11 +16,13 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
+
+import fault_injector  # noqa: E402
 
 from benchmarks.processes import held_in_memory  # noqa: E402
 from parallel_ppo.records.metrics import NOT_LEARNING, read_records  # noqa: E402
-from parallel_ppo.workers import faults  # noqa: E402
+from parallel_ppo.workers import observer  # noqa: E402
 
 STEPS_PER_ITERATION = 16 * 16
 SMALL = ["--env", "coinrun", "--policy", "nature", "--num-envs", "16", "--n-steps", "16", "--batch-size", "64",
@@ -37,7 +39,8 @@ class Training:
         self.temporary = log.with_suffix(".tmpdir")
         self.temporary.mkdir(exist_ok=True)
         environment = os.environ | {TOKEN: self.token, "TMPDIR": str(self.temporary)}
-        environment |= {faults.VARIABLE: str(plan)} if plan else {}
+        if plan is not None:
+            environment |= {observer.VARIABLE: fault_injector.__file__, fault_injector.PLAN: str(plan)}
         self.log, self.held = log, set[str]()
         self.started = time.monotonic()
         with open(log, "a") as file:

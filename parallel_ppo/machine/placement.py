@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+import resource
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Literal
 
 from parallel_ppo.machine.resources import GIB, Core, Machine, count, format_cpu_list
@@ -205,6 +207,18 @@ def descriptor_need_error(num_needed: int, machine: Machine) -> str | None:
     return (
         f"this run needs {num_needed} file descriptors but the limit is {machine.max_descriptors}: "
         f"run `ulimit -n {num_needed}` first, or use fewer workers"
+    )
+
+
+def address_space_error(more_bytes: int) -> str | None:
+    """One line for the user when this process may not map that much more (`ulimit -v`), else None."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    if limit == resource.RLIM_INFINITY or mapped + more_bytes <= limit:
+        return None
+    return (
+        f"this run needs {_bytes(mapped + more_bytes)} of address space but the limit is {_bytes(limit)}: "
+        f"run `ulimit -v {(mapped + more_bytes) // 1024 + 1}` first, or `ulimit -v unlimited`"
     )
 
 

@@ -23,6 +23,8 @@ Progress = tuple[float, float | None]  # share of the budget, and the seconds le
 class Display(Protocol):
     def start(self, header: list[str], progress: Callable[[], Progress]) -> None: ...
 
+    def watch(self, share_collected: Callable[[], float]) -> None: ...
+
     def phase(self, name: str) -> None: ...
 
     def show(self, record: Record) -> None: ...
@@ -107,6 +109,9 @@ class PlainDisplay:
         for line in header:
             self.note(line)
 
+    def watch(self, share_collected: Callable[[], float]) -> None:
+        pass
+
     def phase(self, name: str) -> None:
         pass
 
@@ -135,6 +140,7 @@ class LiveDisplay:
         self.record: Record | None = None
         self.progress: Callable[[], Progress] = lambda: (0.0, None)
         self.phase_name, self.phase_since = "starting", time.monotonic()
+        self.share_collected: Callable[[], float] = lambda: 0.0
         self.live = Live(console=console, get_renderable=self._render, refresh_per_second=2, transient=False)
 
     def start(self, header: list[str], progress: Callable[[], Progress]) -> None:
@@ -142,6 +148,9 @@ class LiveDisplay:
         for line in header:
             self.note(line)
         self.live.start()
+
+    def watch(self, share_collected: Callable[[], float]) -> None:
+        self.share_collected = share_collected
 
     def phase(self, name: str) -> None:
         self.phase_name, self.phase_since = name, time.monotonic()
@@ -162,7 +171,8 @@ class LiveDisplay:
     def _render(self) -> Group:
         share, left = self.progress()
         eta = "-" if left is None else duration_text(left)
-        doing = f"{self.phase_name} {time.monotonic() - self.phase_since:.0f}s"
+        done = f" {self.share_collected():.0%}" if self.phase_name == "collect" else ""
+        doing = f"{self.phase_name}{done} {time.monotonic() - self.phase_since:.0f}s"
         head = Table.grid(padding=(0, 1))
         head.add_row(ProgressBar(total=1.0, completed=share, width=30), Text(f"{share:.0%}", style="bold"),
                      Text(f"eta {eta}"), Text(doing, style="dim"))  # fmt: skip

@@ -32,8 +32,8 @@ from parallel_ppo.storage.files import (
 from parallel_ppo.storage.user_key import VARIABLE as KEY_VARIABLE
 from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training.state import RECENT, Counters
-from parallel_ppo.workers import faults
 from parallel_ppo.workers.carried import Saved, Snapshot
+from parallel_ppo.workers.observer import make_observer
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -60,7 +60,7 @@ def save(
     learning: dict[str, Any],
 ) -> Path:
     """`directory` is `checkpoints/`. Returns the new `step_<n>`."""
-    faults.reach_checkpoint(snapshot.counters["iteration"])
+    make_observer(None)("checkpoint", snapshot.counters["iteration"])
     target = directory / f"step_{snapshot.counters['env_steps']}"
     environments = safetensors.save(snapshot.environments.pack())
     if not _holds(target, policy_sha256, environments):

@@ -13,7 +13,7 @@ from parallel_ppo.envs.build import examine, probe
 from parallel_ppo.envs.contract import EnvSpec, Trial
 from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import unsuitable, unusable
-from parallel_ppo.machine.placement import Placement, plan_placement
+from parallel_ppo.machine.placement import Placement, address_space_error, plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.named_code import find
@@ -21,6 +21,8 @@ from parallel_ppo.settings.networks import AUTOMATIC, is_own, network_kind, that
 from parallel_ppo.settings.schema import Settings, changed_learning_setting, changed_schedule
 from parallel_ppo.storage.run_directory import ForeignDirectory, RunDirectory
 from parallel_ppo.training.worker_count import useful_workers
+
+LIBRARY_ADDRESSES = 600_000_000  # what torch and the other libraries map
 
 
 class Plan(NamedTuple):
@@ -50,6 +52,7 @@ def make_plan(
     trace: Path | None = None,
     node: Node = ALONE,
 ) -> Plan:
+    check_addresses(LIBRARY_ADDRESSES)
     settings = settings.changed("cluster", nnodes=node.size)
     if resume is not None:
         settings = _as_before(settings)
@@ -111,6 +114,12 @@ def _resolve_env(settings: Settings, spec: EnvSpec, trial: Trial) -> Settings:
     if settings.env.action_masks is True and not spec.masks_actions:
         raise InputError("env.action_masks: is for Discrete and MultiDiscrete actions; remove it")
     return settings.changed("env", fresh_objects=fresh, action_masks=spec.masks_actions)
+
+
+def check_addresses(more_bytes: int) -> None:
+    problem = address_space_error(more_bytes)
+    if problem is not None:
+        raise InputError(problem)
 
 
 def _trace_path(wanted: Path, root: Path) -> Path:

@@ -37,7 +37,7 @@ from parallel_ppo.training.budget import Budget, schedule_warnings
 from parallel_ppo.training.coordinator import Coordinator
 from parallel_ppo.training.endings import train
 from parallel_ppo.training.follower import Follower
-from parallel_ppo.training.planning import Plan, share_host
+from parallel_ppo.training.planning import Plan, check_addresses, share_host
 from parallel_ppo.training.recorder import Recorder, Records
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.fork_server import ForkServer
@@ -47,6 +47,7 @@ from parallel_ppo.workers.process_pool import ProcessPool
 from parallel_ppo.workers.worker import Worker
 
 PROCESS_BYTES = 300_000_000  # what a worker needs beside the shared memory, roughly
+PROCESS_ADDRESSES = 500_000_000  # what a worker maps beyond what the coordinator does
 DESCRIPTORS_PER_WORKER = 4
 LONGEST_PATH = 700  # bytes that the first node tells the others, for their logs
 
@@ -123,6 +124,7 @@ def _build(
     policy = Policy(settings, plan.spec)
     check_network(settings, plan.spec, policy)
     memory = Memory(settings, plan.spec, num_flat(policy))
+    check_addresses(PROCESS_ADDRESSES)
     settled = settle(memory, lock=settings.hardware.lock_memory, huge_pages=settings.hardware.huge_pages)
     state = TrainingState(settings, memory)
     bind(policy, state.parameters)
@@ -151,6 +153,7 @@ def _build(
         trace, first = _open_trace(plan, pool, display), state.counters.iteration
         recorder = _make_recorder(plan, policy, cluster, display, first, trace)
     stack.callback(recorder.close)
+    display.watch(lambda: memory.share_collected(cluster.slices))
     signals.started()
     display.start(_header(plan, pool, verbose), lambda: budget.progress(state.counters))
     stack.callback(display.close)

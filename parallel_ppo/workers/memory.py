@@ -19,6 +19,7 @@ import torch
 from parallel_ppo.algorithms import ALGORITHMS
 from parallel_ppo.algorithms.algorithm import Statistics
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.exits import InputError
 from parallel_ppo.policies import heads
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
@@ -84,6 +85,7 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         Field("lane_statistics", (lanes, statistics), "float64", "worker", "after gradient"),
         Field("gradient", (p,), "float32", "worker", "after reduce"),
         Field("gradient_squares", (blocks,), "float64", "worker", "after reduce"),
+        Field("steps_done", (s,), "int64", "worker", "always; in the collect of this iteration"),
         Field("evaluation", playing.result_shape(settings), "float64", "worker", "after evaluate"),
         Field("state_stamp", (slots, s), "int64", "worker", "always; -1 is empty"),
         Field("carry_observation", (slots, e, *observation), spec.observation_dtype, *CARRIED, carried=True),
@@ -159,6 +161,7 @@ class Memory(Slab):
     lane_statistics: np.ndarray
     gradient: np.ndarray
     gradient_squares: np.ndarray
+    steps_done: np.ndarray
     evaluation: np.ndarray
     state_stamp: np.ndarray
     carry_observation: np.ndarray
@@ -183,9 +186,7 @@ class Memory(Slab):
             slab.fields = [field for field in table if field.slab]
         for descriptor, sparse in zip(self.descriptors, (False, True), strict=True):
             offsets, size = _layout(table, sparse)
-            if created:
-                os.ftruncate(descriptor, size)
-            view = mmap.mmap(descriptor, size)
+            view = _mapped(descriptor, size, created)
             self.maps.append(view)
             for field in table:
                 if field.sparse == sparse:
@@ -193,6 +194,7 @@ class Memory(Slab):
                     array = np.frombuffer(view, field.dtype, count, offsets[field.name]).reshape(field.shape)
                     for slab, own in zip(self.slabs, array if field.slab else [array], strict=False):
                         setattr(slab, field.name, own)
+        self.num_steps = settings.shape.num_steps
         self.spec, self.table = spec, {field.name: field for field in table}
         if created:
             self.state_stamp.fill(-1)
@@ -205,6 +207,11 @@ class Memory(Slab):
     def slab(self, iteration: int) -> Slab:
         return self.slabs[iteration % len(self.slabs)]
 
+    def share_collected(self, slices: range) -> float:
+        """How much of the present collect is done."""
+        done = int(self.steps_done[slices.start : slices.stop].sum())
+        return done / (self.num_steps * max(1, len(slices)))
+
     def slot(self, iteration: int) -> int:
         return iteration % len(self.state_stamp)
 
@@ -213,6 +220,19 @@ class Memory(Slab):
         for field in self.table.values():
             if field.valid.startswith("after") and not field.sparse:
                 getattr(self, field.name).view(np.uint8).fill(POISON)
+
+
+def _mapped(descriptor: int, size: int, created: bool) -> mmap.mmap:
+    try:
+        if created:
+            os.ftruncate(descriptor, size)
+        return mmap.mmap(descriptor, size)
+    except (OSError, MemoryError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise InputError(
+            f"the shared memory of this run ({size:,} bytes) cannot be made ({reason}): raise the limits of this shell "
+            "(`ulimit -f`, `ulimit -v`), or use fewer environments or steps"
+        ) from None
 
 
 def settle(memory: Memory, *, lock: bool, huge_pages: bool) -> dict[str, bool]:

@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 from parallel_ppo.exits import RestartsExhausted, RunError
 from parallel_ppo.machine.signals import NoSignals
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.tasks import Open, Task
+from parallel_ppo.workers.tasks import Collect, Open, Task
 from parallel_ppo.workers.worker import Worker
 
 NOT_RESTORED = (
@@ -56,6 +56,8 @@ class InlinePool:
     def run(self, tasks: Iterable[Task]) -> list[Span]:
         spans = []
         for task in tasks:
+            if isinstance(task, Collect):
+                self.worker.memory.steps_done[task.slice_index] = 0
             started = time.monotonic()
             with self.signals.interruptible():
                 self._run_one(task)

@@ -18,9 +18,9 @@ from parallel_ppo.machine.placement import keep_freed_memory
 from parallel_ppo.policies.parameters import num_flat
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.workers import faults
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.tasks import Collect, Open, Task
+from parallel_ppo.workers.observer import make_observer
+from parallel_ppo.workers.tasks import Collect, Gradient, Open, Task
 from parallel_ppo.workers.worker import Worker
 
 MAX_TRACEBACK = 8000  # characters, so that a message fits one write: a worker stopped in the middle must not block the reader
@@ -93,11 +93,10 @@ def serve(
     task: Task | None = None
     try:
         set_up(cpu)
-        injector = faults.armed_worker(index)
-        injector.reach("spawn", -1)
+        reach = make_observer(index)
+        reach("spawn", -1)
         memory = Memory(settings, spec, num_flat(Policy(settings, spec)), memory_descriptors)
-        worker = Worker(settings, spec, memory)
-        injector.attach(worker)
+        worker = Worker(settings, spec, memory, reach)
         while True:
             try:
                 task = channel.recv()
@@ -108,7 +107,8 @@ def serve(
                 return
             started = time.monotonic()
             exact = worker.run(task)
-            injector.hand_over(task)
+            if isinstance(task, (Collect, Gradient)):  # done and in shared memory, and nobody has been told
+                reach("hand-over", task.iteration, int(isinstance(task, Gradient)))
             channel.send(Done(task, started, time.monotonic(), exact))
     except NumbersError as error:
         when = f", iteration {task.iteration}" if isinstance(task, (Open, Collect)) else ""

@@ -84,6 +84,8 @@ class ProcessPool:
     def run(self, tasks: Iterable[Task]) -> list[Span]:
         """Returns when every task is done, whoever had to be replaced on the way."""
         for task in tasks:
+            if isinstance(task, Collect):
+                self.memory.steps_done[task.slice_index] = 0
             self.waiting.add(task)
             home = task.home(self.settings.shape, self.owners, self.num_workers)
             self.members[home].queue.append(task)
@@ -178,8 +180,9 @@ class ProcessPool:
         for member in self.members:
             if member.child is None:
                 continue
-            if now - last_poll > GAP:
-                member.asked = now
+            steps = int(self.memory.steps_done[member.slices].sum())
+            if now - last_poll > GAP or steps != member.steps_seen:  # it is slow, but it steps
+                member.asked, member.steps_seen = now, steps
             member.stopped_polls = member.stopped_polls + 1 if is_stopped(member.child.pid) else 0
             if member.stopped_polls >= 2:
                 self._replace(member, "was stopped by a signal")
@@ -191,7 +194,9 @@ class ProcessPool:
         chosen = self.settings.parallel.hang_timeout
         if chosen != "auto":
             return chosen
-        longest = self.longest.get(type(task))
+        longest = (
+            None if isinstance(task, Open) else self.longest.get(type(task))
+        )  # a restored one plays an episode again
         return FIRST_DEADLINE if longest is None else max(LEAST_DEADLINE, DEADLINE_FACTOR * longest)
 
     # --- starting, replacing, stopping ------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from parallel_ppo.policies.actor import Actor
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
 from parallel_ppo.workers.memory import BLOCK, Memory, Slab
+from parallel_ppo.workers.observer import Reach, unobserved
 from parallel_ppo.workers.tasks import Collect, Evaluate, Gradient, Open, Reduce, Revalue, Task
 
 PARAMETERS = "parameters", "observation_mean", "observation_scale"
@@ -28,8 +29,8 @@ REVALUED_ROWS = 64  # samples that are revalued as one batch
 
 
 class Worker:
-    def __init__(self, settings: Settings, spec: EnvSpec, memory: Memory) -> None:
-        self.settings, self.spec, self.memory = settings, spec, memory
+    def __init__(self, settings: Settings, spec: EnvSpec, memory: Memory, reach: Reach = unobserved) -> None:
+        self.settings, self.spec, self.memory, self.reach = settings, spec, memory, reach
         self.shape = settings.shape
         self.actor = Actor(settings, spec, *(memory.tensor(name) for name in PARAMETERS))
         self.older = self.actor  # acts with a version of the parameters that is not the newest
@@ -71,6 +72,7 @@ class Worker:
         return slot
 
     def open(self, task: Open) -> bool:
+        self.reach("spawn", -1, 1)
         env = make_slice(self.settings, task.slice_index)
         self.slices[task.slice_index] = env
         if task.fresh:
@@ -134,7 +136,9 @@ class Worker:
             slab.action[t, columns] = acted.action
             slab.log_prob[t, columns] = acted.log_prob
             slab.value[t, columns] = acted.value
+            self.reach("collect", task.iteration, t)
             self.step(env, actor, slab, t, columns)
+            self.memory.steps_done[task.slice_index] = t + 1
             yield
         last = slab.observation[shape.num_steps, columns]
         slab.value[shape.num_steps, columns] = actor.value(last)
@@ -231,6 +235,7 @@ class Worker:
         batch = {name: column.index_select(0, rows) for name, column in columns.items()}
         observation = actor.prepare(batch.pop("observation"))
         into = self.gradient_views(task.lane)
+        self.reach("gradient", task.iteration, task.lane, self.memory.lane_gradient[task.lane])
         network.begin_step(step)
         size = self.shape.learned_together
         sampled = Sampled(batch, task.scalars, self.spec.action, self.settings.training, size)

@@ -17,7 +17,7 @@ class WorkerHandle:
         self.channel: Connection | None = None
         self.outstanding: deque[Task] = deque()
         self.queue: deque[Task] = deque()
-        self.asked = 0.0
+        self.asked, self.steps_seen = 0.0, 0
         self.restarts = 0
         self.stopped_polls = 0
         self.traceback, self.earlier_traceback = "", ""
