@@ -41,7 +41,7 @@ def simulate(queues: list[list[Task]], seconds: list[float]) -> list[list[Task]]
 
 
 def lanes(*numbers: int) -> list[Task]:
-    return [Gradient(lane, 0, 0, 0, 0.0, 1.0, 0.2) for lane in numbers]
+    return [Gradient(lane, 0, 0, 0, ()) for lane in numbers]
 
 
 def test_equal_workers_keep_their_own_lanes() -> None:
