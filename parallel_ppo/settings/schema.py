@@ -119,6 +119,7 @@ class HardwareSettings(Section):
 
 class LoggingSettings(Section):
     tensorboard: bool = True
+    trackers: list[Literal["wandb", "mlflow", "trackio"]] = []
     checkpoint_interval: PositiveFloat = 300.0
     checkpoint_iterations: Positive | None = None
     keep_checkpoints: Positive = 3

@@ -15,6 +15,7 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import unsuitable, unusable
 from parallel_ppo.machine.placement import Placement, address_space_error, plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
+from parallel_ppo.records.trackers import check_installed
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.named_code import find
 from parallel_ppo.settings.networks import AUTOMATIC, is_own, network_kind, that_read
@@ -56,6 +57,8 @@ def make_plan(
     settings = settings.changed("cluster", nnodes=node.size)
     if resume is not None:
         settings = _as_before(settings)
+    if node.leads:
+        check_installed(settings.logging.trackers)
     spec = probe(settings)
     settings = resolve_kernels(_freeze_schedules(resolve_policy(settings, spec)), spec)
     trial = examine(settings)

@@ -17,6 +17,7 @@ from parallel_ppo.records.metrics import JsonlLog, Record, ResourceMeter, Tensor
 from parallel_ppo.records.shares import idle_shares, phase_shares
 from parallel_ppo.records.timeline import Timeline, process_started, seconds_alone
 from parallel_ppo.records.trace import Trace
+from parallel_ppo.records.trackers import Trackers
 from parallel_ppo.settings.schema import Settings, learning_settings
 from parallel_ppo.storage.files import write_atomically
 from parallel_ppo.storage.run_directory import RunDirectory
@@ -94,6 +95,7 @@ class Recorder:
                 )
             except OSError as error:
                 self._without_tensorboard(error)
+        self.trackers = Trackers(settings.logging.trackers, directory.root, display.warn)
         self.keeper = Keeper(directory.checkpoints, keep=settings.logging.keep_checkpoints, warn=display.warn)
         self.meter = ResourceMeter()
         self.saved_at, self.saved_iteration = time.monotonic(), last_iteration
@@ -152,6 +154,7 @@ class Recorder:
             "rss_mb": self.meter.rss_mb,
         }
         self._write(record, [episode.as_dict() for episode in finished.episodes])
+        self.trackers.report()
         self.tally.add(record)
         self.trace.add(phases, finished.spans)
         self.display.show(record)
@@ -273,6 +276,7 @@ class Recorder:
         self.trace.close()
         self.metrics.close()
         self.episodes.close()
+        self.trackers.close()
         if self.tensorboard is not None:
             self.tensorboard.close()
 
