@@ -43,7 +43,7 @@ def idle_shares(timed: Timed, num_workers: int) -> dict[str, Any]:
     collecting, updating = [0.0] * num_workers, [0.0] * num_workers
     for span in timed.spans:
         busy = collecting if isinstance(span.task, Collect) else updating
-        busy[span.worker] += span.ended - span.started
+        busy[span.worker] += span.seconds
     collect, update = timed.collected - timed.began, timed.learned - timed.collected
     both = [_idle(sum(pair), collect + update) for pair in zip(collecting, updating, strict=True)]
     return {

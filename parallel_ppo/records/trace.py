@@ -73,7 +73,7 @@ class ChromeTrace:
             before = self.last_end.get(span.worker)
             if before is not None and before < span.started:
                 yield self._complete(span.worker + 1, "wait", "wait", before, span.started)
-            self.last_end[span.worker] = span.ended
+            self.last_end[span.worker] = max(span.ended, before or 0.0)
             name = type(span.task).__name__.lower()
             event = self._complete(span.worker + 1, name, "task", span.started, span.ended)
             yield event | {"args": span.task._asdict()}

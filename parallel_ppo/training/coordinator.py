@@ -6,6 +6,7 @@ from parallel_ppo.cluster.protocol import Cluster, NodeReport
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.budget import Budget
+from parallel_ppo.training.collecting import Collecting
 from parallel_ppo.training.episodes import finished_episodes
 from parallel_ppo.training.live_evaluation import evaluate_if_due
 from parallel_ppo.training.recorder import Iteration, Records
@@ -13,7 +14,6 @@ from parallel_ppo.training.state import TrainingState
 from parallel_ppo.training.update import scheduled, update
 from parallel_ppo.workers.carried import Snapshot
 from parallel_ppo.workers.pool import Pool
-from parallel_ppo.workers.tasks import Collect
 
 
 class Coordinator:
@@ -33,6 +33,7 @@ class Coordinator:
         self.budget, self.recorder, self.signals = budget, recorder, signals
         self.snapshot: Snapshot = state.snapshot()
         self.reports: list[NodeReport] = []
+        self.collecting = Collecting(pool, cluster, settings.shape.lag)
         self.earlier_restarts = state.counters.worker_restarts
 
     def train(self) -> str:
@@ -53,7 +54,7 @@ class Coordinator:
         schedules = scheduled(self.settings, env_steps=counters.env_steps, wall_time=counters.wall_time)
         began = time.monotonic()
         self.recorder.phase("collect")
-        spans = self.pool.run(Collect(index, counters.iteration) for index in self.cluster.slices)
+        spans = self.collecting.collect(counters.iteration)
         collected = time.monotonic()
         self.recorder.show("update")
         result = update(state, self.pool, self.cluster, schedules, self.recorder.timeline)

@@ -125,7 +125,7 @@ class Recorder:
         self.meter.sample(now, pool.pids)
         seconds_evaluated = finished.evaluation.get("t_eval", 0.0)
         t_iter, t_rollout = now - finished.began - seconds_evaluated, finished.collected - finished.began
-        busy = sum(span.ended - span.started for span in finished.spans) / pool.num_workers
+        busy = sum(span.seconds for span in finished.spans) / pool.num_workers
         record: Record = {
             "iteration": counters.iteration,
             "steps_global": counters.env_steps,

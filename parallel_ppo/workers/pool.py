@@ -2,7 +2,7 @@
 
 import time
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 from parallel_ppo.exits import RestartsExhausted, RunError
@@ -24,6 +24,11 @@ class Span(NamedTuple):
     task: Task
     started: float
     ended: float
+    interrupted: float = 0.0  # seconds in between that went into more urgent tasks
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.started - self.interrupted
 
 
 class Pool(Protocol):
@@ -34,7 +39,14 @@ class Pool(Protocol):
     @property
     def pids(self) -> list[int]: ...
 
-    def run(self, tasks: Iterable[Task]) -> list[Span]: ...
+    def run(self, tasks: Iterable[Task]) -> list[Span]:
+        """Returns when every task is done."""
+
+    def start(self, tasks: Iterable[Collect]) -> None:
+        """To be done in the background, in this order, whenever a worker has nothing else to do."""
+
+    def finish(self, tasks: Sequence[Collect]) -> list[Span]:
+        """Waits for these, which were started; returns all that was done in the background since the last call."""
 
     def iteration_done(self) -> None: ...
 
@@ -63,6 +75,12 @@ class InlinePool:
                 self._run_one(task)
             spans.append(Span(0, task, started, time.monotonic()))
         return spans
+
+    def start(self, tasks: Iterable[Collect]) -> None:
+        """Nobody is idle here: the tasks are done when they are waited for."""
+
+    def finish(self, tasks: Sequence[Collect]) -> list[Span]:
+        return self.run(tasks)
 
     def _run_one(self, task: Task) -> None:
         try:

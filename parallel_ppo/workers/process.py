@@ -7,8 +7,10 @@ import threading
 import time
 import traceback
 import warnings
+from collections import deque
+from collections.abc import Iterator
 from multiprocessing.connection import Connection
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -20,7 +22,7 @@ from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.observer import make_observer
-from parallel_ppo.workers.tasks import Collect, Gradient, Open, Task
+from parallel_ppo.workers.tasks import Collect, Gradient, Later, Open, Task
 from parallel_ppo.workers.worker import Worker
 
 MAX_TRACEBACK = 8000  # characters, so that a message fits one write: a worker stopped in the middle must not block the reader
@@ -35,6 +37,7 @@ class Done(NamedTuple):
     started: float
     ended: float
     exact: bool
+    interrupted: float = 0.0
 
 
 class Failed(NamedTuple):
@@ -80,6 +83,28 @@ def watch_parent(expected: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
+class Background:
+    """Collects that are done step by step while nothing more urgent is asked."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker, self.tasks = worker, deque[Collect]()
+        self.steps: Iterator[None] | None = None
+        self.started = self.busy = 0.0
+
+    def step(self) -> Done | None:
+        """One step of the first task; what is to be said when that was its last."""
+        began = time.monotonic()
+        if self.steps is None:
+            self.steps, self.started, self.busy = self.worker.collecting(self.tasks[0]), began, 0.0
+        is_over = next(self.steps, self) is self
+        now = time.monotonic()
+        self.busy += now - began
+        if not is_over:
+            return None
+        self.steps = None
+        return Done(self.tasks.popleft(), self.started, now, True, now - self.started - self.busy)
+
+
 def serve(
     descriptor: int,
     memory_descriptors: tuple[int, int],
@@ -90,14 +115,22 @@ def serve(
 ) -> None:
     """Does what the coordinator asks until it hangs up, or says goodbye (None): then the environments are closed first."""
     channel = Connection(descriptor)
-    task: Task | None = None
+    task: Any = None
     try:
         set_up(cpu)
         reach = make_observer(index)
         reach("spawn", -1)
         memory = Memory(settings, spec, num_flat(Policy(settings, spec)), memory_descriptors)
         worker = Worker(settings, spec, memory, reach)
+        background = Background(worker)
         while True:
+            if background.tasks and not channel.poll():
+                task = background.tasks[0]
+                done = background.step()
+                if done is not None:
+                    reach("hand-over", task.iteration, 0)
+                    channel.send(done)
+                continue
             try:
                 task = channel.recv()
             except (EOFError, ConnectionResetError):
@@ -105,6 +138,9 @@ def serve(
             if task is None:
                 worker.close()
                 return
+            if isinstance(task, Later):
+                background.tasks.append(task.task)
+                continue
             started = time.monotonic()
             exact = worker.run(task)
             if isinstance(task, (Collect, Gradient)):  # done and in shared memory, and nobody has been told

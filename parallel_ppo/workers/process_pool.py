@@ -11,7 +11,7 @@ import selectors
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -71,6 +71,8 @@ class ProcessPool:
         self.longest: dict[type, float] = {}
         self.waiting: set[Task] = set()
         self.spans: list[Span] = []
+        self.background_spans: list[Span] = []
+        self.awaits_background = False
         for member in self.members:
             self._start(member)
         self.run(())
@@ -90,8 +92,28 @@ class ProcessPool:
             home = task.home(self.settings.shape, self.owners, self.num_workers)
             self.members[home].queue.append(task)
         self.spans = []
+        self._work_until(lambda: not self.waiting and not any(member.outstanding for member in self.members))
+        return self.spans
+
+    def start(self, tasks: Iterable[Collect]) -> None:
+        for task in tasks:
+            member = self.members[self.owners[task.slice_index]]
+            member.background.append(task)
+            member.send_later(task)
+
+    def finish(self, tasks: Sequence[Collect]) -> list[Span]:
+        wanted = set(tasks)
+        self.awaits_background = True
+        self._work_until(
+            lambda: not self.waiting and not any(wanted & set(member.background) for member in self.members)
+        )
+        self.awaits_background = False
+        spans, self.background_spans = self.background_spans, []
+        return spans
+
+    def _work_until(self, is_done: Callable[[], bool]) -> None:
         last_poll = time.monotonic()
-        while self.waiting or any(member.outstanding for member in self.members):
+        while not is_done():
             for member in self.members:
                 self._feed(member)
             for key, _ in self.selector.select(POLL):
@@ -99,7 +121,6 @@ class ProcessPool:
             self.signals.check()
             if time.monotonic() - last_poll > POLL:
                 last_poll = self._watch(last_poll)
-        return self.spans
 
     def _feed(self, member: WorkerHandle) -> None:
         while member.child is not None and len(member.outstanding) < self._depth(member):
@@ -150,8 +171,13 @@ class ProcessPool:
             member.traceback = message.message
             raise EOFError  # it has left its loop: treat it as dead
         task = message.task
-        assert member.outstanding and member.outstanding[0] == task, "a reply to a question nobody asked"
-        member.outstanding.popleft()
+        spans = self.spans
+        if member.background and member.background[0] == task:
+            member.background.popleft()
+            spans = self.background_spans
+        else:
+            assert member.outstanding and member.outstanding[0] == task, "a reply to a question nobody asked"
+            member.outstanding.popleft()
         member.asked = time.monotonic()
         self.waiting.discard(task)
         if self.exact and not message.exact:
@@ -164,12 +190,14 @@ class ProcessPool:
         if isinstance(task, Open):
             self._opened(member)
         else:
-            self.spans.append(Span(member.index, task, message.started, message.ended))
+            spans.append(Span(member.index, task, message.started, message.ended, message.interrupted))
 
     def _opened(self, member: WorkerHandle) -> None:
-        if member.lost_at is not None and not any(
-            isinstance(task, Open) for task in (*member.outstanding, *member.queue)
-        ):
+        if any(isinstance(task, Open) for task in (*member.outstanding, *member.queue)):
+            return
+        for task in member.background:
+            member.send_later(task)
+        if member.lost_at is not None:
             seconds, member.lost_at = time.monotonic() - member.lost_at, None
             self.on_event({"event": "replaced", "worker": member.index, "seconds": seconds})
 
@@ -186,7 +214,9 @@ class ProcessPool:
             member.stopped_polls = member.stopped_polls + 1 if is_stopped(member.child.pid) else 0
             if member.stopped_polls >= 2:
                 self._replace(member, "was stopped by a signal")
-            elif member.outstanding and now - member.asked > self._deadline(member.outstanding[0]):
+            elif not member.outstanding and not (self.awaits_background and member.background):
+                continue
+            elif now - member.asked > self._deadline((member.outstanding or member.background)[0]):
                 self._replace(member, f"gave no answer for {now - member.asked:.0f} s")
         return now
 
@@ -291,7 +321,7 @@ class ProcessPool:
         for member in self.members:
             if member.child is not None and member.channel is not None:
                 with contextlib.suppress(OSError):
-                    if member.outstanding:
+                    if member.outstanding or member.background:
                         signal.pidfd_send_signal(member.child.pidfd, signal.SIGKILL)
                     else:
                         member.channel.send(None)

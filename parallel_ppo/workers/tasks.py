@@ -101,4 +101,10 @@ class Evaluate(NamedTuple):
         return self.slice_index % num_workers
 
 
+class Later(NamedTuple):
+    """A task that gives way to every other."""
+
+    task: Collect
+
+
 Task = Open | Collect | Gradient | Reduce | Revalue | Evaluate

@@ -1,5 +1,6 @@
 """One place in the pool and the process that fills it now."""
 
+import contextlib
 import select
 import signal
 import time
@@ -7,7 +8,7 @@ from collections import deque
 from multiprocessing.connection import Connection
 
 from parallel_ppo.workers.fork_server import Child
-from parallel_ppo.workers.tasks import Task
+from parallel_ppo.workers.tasks import Collect, Later, Task
 
 
 class WorkerHandle:
@@ -17,6 +18,7 @@ class WorkerHandle:
         self.channel: Connection | None = None
         self.outstanding: deque[Task] = deque()
         self.queue: deque[Task] = deque()
+        self.background: deque[Collect] = deque()  # what it does when nothing else is asked, in order
         self.asked, self.steps_seen = 0.0, 0
         self.restarts = 0
         self.stopped_polls = 0
@@ -29,6 +31,12 @@ class WorkerHandle:
             self.asked = time.monotonic()
         self.outstanding.append(task)
         self.channel.send(task)
+
+    def send_later(self, task: Collect) -> None:
+        """Dying workers cannot be told; their successors are."""
+        if self.channel is not None:
+            with contextlib.suppress(OSError):
+                self.channel.send(Later(task))
 
 
 def is_dead(child: Child, timeout: float = 0.0) -> bool:
