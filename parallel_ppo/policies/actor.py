@@ -43,8 +43,7 @@ class Actor:
         if mask is None:
             return self.network.act(self.prepare(torch.from_numpy(rows)), noise)
         output = heads.masked(self.infer(rows), torch.from_numpy(mask))
-        below_all = noise.clamp(max=heads.MOST_DRAWN)
-        return Acted(*heads.act(self.spec.action, output.action, None, below_all), output.value.numpy())
+        return Acted(*heads.act(self.spec.action, output.action, None, noise), output.value.numpy())
 
     @torch.inference_mode()
     def most_likely(self, rows: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:

@@ -17,7 +17,6 @@ from parallel_ppo.policies.network import Output
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 NEVER = -1e8  # the logit of what a mask forbids: its probability and all its derivatives are exactly 0
-MOST_DRAWN = 1 - 2**-20  # rounded up to 1, a draw would pass over the last choice that a mask allows
 
 
 class Evaluated(NamedTuple):

@@ -52,6 +52,13 @@ def test_no_forbidden_action_is_taken_in_an_evaluation(deterministic: bool) -> N
     assert len(list(playing.play_slice(settings, "train", 0, 0, actor=actor, num_episodes=8))) == 8
 
 
+def test_the_loss_sees_the_masked_policy(tmp_path: Path) -> None:
+    """In the first step of an iteration nothing has changed yet: the policy that learns is the one that acted."""
+    run(tmp_path, "--n-epochs", "1", "--batch-size", "320", steps=320)
+    [record] = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert abs(record["approx_kl"]) < 1e-6
+
+
 def test_samples_that_are_revalued_are_masked_too() -> None:
     """Without a lag, what the learner says of the actions that were taken is what was recorded."""
     settings = small_settings(ENV, training__algorithm="impala", training__lag=0, training__n_epochs=1, training__batch_size=256)  # fmt: skip
@@ -66,6 +73,7 @@ def test_samples_that_are_revalued_are_masked_too() -> None:
 @pytest.mark.parametrize("kwargs", ["{says: tuple}", "{saves: true}"])
 def test_a_resumed_run_masks_its_first_step_alike(kwargs: str, tmp_path: Path) -> None:
     chosen = ["--set", f"env.kwargs={kwargs}"]
+    assert make_slice(small_settings(ENV, env__kwargs={"saves": True}), 0).singles[0].own is not None
     whole = run(tmp_path / "whole", *chosen)
     run(tmp_path / "halves", *chosen, steps=640)
     resume = ["--resume", str(tmp_path / "halves"), "--total-timesteps", "960", "--quiet"]
@@ -111,15 +119,14 @@ def test_masks_that_do_not_fit_are_told(says: str, expected: str) -> None:
 
 
 def test_the_largest_draw_takes_the_last_choice_that_is_allowed() -> None:
-    """Rounded up, it would equal the sum of all probabilities, and fall on a forbidden choice behind."""
+    """However the sum of all probabilities was rounded, no draw falls on a forbidden choice behind it."""
     settings = small_settings()
-    spec = EnvSpec((4,), "float32", ActionSpec("categorical", (2, 3)), 0, masks_actions=True)
-    flat = torch.zeros(num_flat(Policy(settings, spec)))
-    actor = Actor(settings, spec, flat, torch.zeros(4), torch.ones(4))
-    mask = np.tile(np.array([1, 0, 1, 1, 0], np.uint8), (64, 1))
-    rows = np.random.default_rng(1).normal(size=(64, 4)).astype(np.float32)
+    spec = EnvSpec((3,), "float32", ActionSpec("categorical", (2, 9)), 0, masks_actions=True)
+    actor = random_actor(settings, spec)
+    mask = np.tile(np.array([1, 0, 0, 1, 1, 0, 1, 1, 1, 0, 0], np.uint8), (4096, 1))
+    rows = 0.1 * np.random.default_rng(1).normal(size=(4096, 3)).astype(np.float32)
     for draw in (0.0, float(np.nextafter(np.float32(1), np.float32(0)))):
-        acted = actor.act(rows, torch.full((64, 2), draw), mask)
-        assert acted.action.tolist() == [[0.0, 1.0 if draw else 0.0]] * 64
-        np.testing.assert_allclose(acted.log_prob, np.log(0.5), rtol=1e-6)
-    assert actor.most_likely(rows, mask).tolist() == [[0.0, 0.0]] * 64
+        acted = actor.act(rows, torch.full((4096, 2), draw), mask)
+        assert acted.action[:, 0].max() == 0 and mask[0, 2 + acted.action[:, 1].astype(int)].all()
+        assert np.isfinite(acted.log_prob).all()
+    assert mask[0, 2 + actor.most_likely(rows, mask)[:, 1].astype(int)].all()
