@@ -39,14 +39,15 @@ td.number { min-width: 0; }
 .warnings ul, .notes ul { margin: 4px 0 0; padding-left: 20px; }
 img { width: 100%; height: auto; display: block; }
 code { font-size: 0.9em; overflow-wrap: anywhere; }
-h1, .card, td, th, li { overflow-wrap: anywhere; }
+h1, .card, li { overflow-wrap: anywhere; }
+td, th { overflow-wrap: break-word; }
 footer { margin-top: 48px; border-top: 1px solid var(--line); padding-top: 12px; }
 @media (max-width: 640px) {
   main { padding: 20px 14px 40px; }
   thead { display: none; }
   table, tbody, tr, tbody th, td, td.number { display: block; width: 100%; min-width: 0; text-align: left; }
   tr { border-bottom: 1px solid var(--line); padding: 8px 0; }
-  tbody th, td, td.number { border: 0; padding: 2px 0; white-space: normal; }
+  tbody th, td, td.number { border: 0; padding: 2px 0; white-space: normal; overflow-wrap: anywhere; }
   tbody th { color: var(--text); font-weight: 600; }
   td::before { content: attr(data-column); color: var(--muted); display: inline-block; min-width: 9em; margin-right: 8px; }
 }

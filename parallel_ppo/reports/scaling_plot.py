@@ -80,7 +80,7 @@ def _throughput(axes: Axes, summaries: Sequence[SizeSummary], theme: Theme) -> N
             places[1:], predicted[1:], marker="D", s=44, color=theme.series[0], edgecolor=theme.background,
             zorder=4, label=f"predicted from {summaries[0].world_size} worker(s)",
         )  # fmt: skip
-        axes.legend(loc="upper left")
+        axes.legend(loc="lower right", bbox_to_anchor=(1, 1.0), fontsize=9)
     axes.set_ylim(0, 1.25 * float(np.nanmax(np.concatenate([high, predicted]))))
 
 
@@ -103,7 +103,7 @@ def _speedup(
     axes.yaxis.set_major_formatter(lambda value, _position: f"{value:g}x")
     axes.set_xlim(base / 1.15, end * 1.2)
     axes.minorticks_off()
-    axes.legend(loc="upper left", fontsize=9)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9)
 
 
 def _draw_extrapolation(
@@ -111,10 +111,10 @@ def _draw_extrapolation(
 ) -> None:
     """Dashed, on shaded ground that says it was not measured."""
     workers = np.array([row.workers for row in rows], dtype=float)
-    lines = (("with work enough for all", "fps", "--"), ("at this shape", "fps_this_shape", "-."))
+    lines = (("work enough\nfor all", "fps", "--"), ("this shape", "fps_this_shape", "-."))
     for (name, field, style), color in zip(lines, (theme.series[0], theme.series[3]), strict=True):
         values = np.array([getattr(row, field) for row in rows]) / rows[0].fps
-        axes.plot(workers, values, color=color, linestyle=style, linewidth=1.8, label=f"extrapolated, {name}")
+        axes.plot(workers, values, color=color, linestyle=style, linewidth=1.8, label=f"extrapolated,\n{name}")
     start, end = 1.15 * measured_to, 1.2 * workers[-1]
     if start < end:
         axes.axvspan(start, end, color=theme.grid, alpha=0.45, linewidth=0)

@@ -132,7 +132,7 @@ def print_report(console: Console, report: ScalingReport) -> None:
         pad_edge=False,
         collapse_padding=True,
     )
-    for name in ("workers", "steps/s", "predicted", "speedup", "eff.", "collect", "learn", "coord."):
+    for name in ("workers", "steps/s", "predicted", "speedup", "eff.", "collect", "update", "coord."):
         table.add_column(name, justify="right", no_wrap=True)
     for row in report.summaries:
         table.add_row(

@@ -157,7 +157,7 @@ def _cards(result: SuiteResult) -> list[str]:
 
 
 def _game_figure(game: GameResult, runs: Sequence[Run], theme: Theme) -> Figure:
-    legend = [("mean over seeds, with 95 %", theme.series[1])]
+    legend = [("mean over seeds, 95 %", theme.series[1])]
     if _reached(game):
         legend.append(("published", theme.series[0]))
     return themes.panel_figure(lambda axes, _: _draw_game(axes, game, runs, theme), theme, legend=legend)
