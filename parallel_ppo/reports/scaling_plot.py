@@ -114,7 +114,9 @@ def _draw_extrapolation(
     lines = (("work enough\nfor all", "fps", "--"), ("this shape", "fps_this_shape", "-."))
     for (name, field, style), color in zip(lines, (theme.series[0], theme.series[3]), strict=True):
         values = np.array([getattr(row, field) for row in rows]) / rows[0].fps
-        axes.plot(workers, values, color=color, linestyle=style, linewidth=1.8, label=f"extrapolated,\n{name}")
+        axes.plot(
+            workers, values, color=color, linestyle=style, linewidth=1.8, label=f"extrapolated,\n{name}"
+        )
     start, end = 1.15 * measured_to, 1.2 * workers[-1]
     if start < end:
         axes.axvspan(start, end, color=theme.grid, alpha=0.45, linewidth=0)
