@@ -171,6 +171,7 @@ def test_gloo_may_add_the_gradients_itself(tmp_path: Path) -> None:
             assert started.wait() == [(0, "")] * 3
     first, second = (summary(tmp_path / name)["policy_sha256"] for name in ("first", "second"))
     assert first == second
+    assert not summary(tmp_path / "first")["bit_exact"] and alone.summary["bit_exact"]
     ours, theirs = alone.learning[-1], learning(tmp_path / "first")[-1]
     assert theirs["grad_norm"] == pytest.approx(ours["grad_norm"], rel=1e-5)
     assert theirs["loss"] == ours["loss"]

@@ -7,8 +7,6 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from parallel_ppo.arguments import Parser as parser  # noqa: F401
-from parallel_ppo.arguments import number_list, run  # noqa: F401
 from parallel_ppo.exits import InputError
 
 

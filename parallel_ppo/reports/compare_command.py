@@ -12,9 +12,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from parallel_ppo.arguments import Parser, number_list
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme as themes
-from parallel_ppo.reports.command_line import make_directory, number_list, parser
+from parallel_ppo.reports.command_line import make_directory
 from parallel_ppo.reports.comparison import Comparison, compare
 from parallel_ppo.reports.comparison_report import (
     comparison_figure,
@@ -36,7 +37,7 @@ EXAMPLES = (
 
 def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parser().parse_args(arguments)
-    console = Console()
+    console = Console(quiet=flags.quiet)
     groups = choose_groups(flags, console)
     thresholds = number_list(flags.returns, flag="--returns", kind=float) if flags.returns else None
     comparison = compare(groups, thresholds=thresholds)
@@ -47,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    result = parser(
+def _parser() -> Parser:
+    result = Parser(
         description="Compare runs: speedup with an interval, efficiency, time to a return, memory, CPU use, equal bits. "
         "Without runs, the newest sequential and the newest parallel one under runs/.",
         examples=EXAMPLES,

@@ -11,9 +11,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.markup import escape
 
+from parallel_ppo.arguments import Parser
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme as themes
-from parallel_ppo.reports.command_line import make_directory, parser, progress_bar
+from parallel_ppo.reports.command_line import make_directory, progress_bar
 from parallel_ppo.reports.groups import group_seeds
 from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, curves_figure
 from parallel_ppo.reports.runs import Run, find_runs, load_log, load_run
@@ -28,7 +29,7 @@ LONGEST_NAME = 100
 
 def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parser().parse_args(arguments)
-    console = Console()
+    console = Console(quiet=flags.quiet)
     if flags.smoothing is not None and flags.smoothing < 1:
         raise InputError(f"--smoothing {flags.smoothing}: expected at least 1 iteration")
     runs = choose_runs(flags, console)
@@ -41,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
-    result = parser(
+def _parser() -> Parser:
+    result = Parser(
         description="Plot returns, losses, entropy, KL, throughput, memory and phases over steps and over wall time. "
         "Runs that differ only in their seed become a mean with its interval. "
         "Without a run, the newest one under runs/.",

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from run_writer import write_run
 
+from parallel_ppo.arguments import number_list
 from parallel_ppo.exits import InputError
-from parallel_ppo.reports import command_line
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMANDS = ("compare_results.py", "plot_results.py", "benchmarks/scaling.py", "tools/suite.py")
@@ -79,9 +79,9 @@ def test_wrong_input_is_one_line_and_exit_code_2(arguments, words, call, tmp_pat
 
 
 def test_numbers_by_commas():
-    assert command_line.number_list("1,2,4", flag="--x") == [1, 2, 4]
+    assert number_list("1,2,4", flag="--x") == [1, 2, 4]
     with pytest.raises(InputError, match="--x 1,,2: expected whole numbers"):
-        command_line.number_list("1,,2", flag="--x")
+        number_list("1,,2", flag="--x")
 
 
 def test_reports_import_no_training_code():

@@ -63,8 +63,9 @@ def test_one_interrupt_reaches_the_trainer_once_and_it_may_save(tmp_path):
     parent = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from pathlib import Path\n"
-        "from parallel_ppo.reports import command_line, trainer\n"
-        "command_line.run(lambda: trainer.train([], project=Path('.'), run_directory=Path('run'), output=Path('log')))\n"
+        "from parallel_ppo.arguments import run\n"
+        "from parallel_ppo.reports import trainer\n"
+        "run(lambda: trainer.train([], project=Path('.'), run_directory=Path('run'), output=Path('log')))\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", parent],
