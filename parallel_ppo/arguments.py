@@ -46,6 +46,8 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """In the words of argparse, or of a converter of this module (`value: expected ...`)."""
+        message = re.sub(r"invalid (?:int|float) value: '(.*)'$", r"\1: expected a number", message)
+        message = re.sub(r"invalid choice: '(.*)' \(choose from (.*)\)$", r"\1: expected one of \2", message)
         message = re.sub(r"^argument ([^:]+): (?=.*: expected )", r"\1 ", message)
         message = re.sub(r"^argument ", "", message)
         message = re.sub(r"^unrecognized arguments: (.*)", r"\1: not expected here; see --help", message)

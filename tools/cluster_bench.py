@@ -23,6 +23,10 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+from parallel_ppo.arguments import Parser, positive, run  # noqa: E402
+from parallel_ppo.exits import InputError  # noqa: E402
+
 EXAMPLE = "tools/cluster_bench.py --rate 1000 --delay 1"
 TUNSETIFF, IFF_TAP, IFF_NO_PI, MTU = 0x400454CA, 0x0002, 0x1000, 30000
 PORT = 29517
@@ -157,16 +161,16 @@ class Link:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, epilog=f"example: {EXAMPLE}")
+    parser = Parser(description=str(__doc__), examples=[EXAMPLE], quiet=False)
     parser.add_argument(
-        "--nodes", type=int, default=2, help="on the loopback interface (default: %(default)s)"
+        "--nodes", type=positive, default=2, help="on the loopback interface (default: %(default)s)"
     )
     parser.add_argument("--policy", default="impala", choices=["impala", "nature"])
-    parser.add_argument("--rounds", type=int, default=20, help="default: %(default)s")
+    parser.add_argument("--rounds", type=positive, default=20, help="default: %(default)s")
     parser.add_argument("--rate", type=float, help="of the link, Mbit/s")
     parser.add_argument("--delay", type=float, default=0.0, help="of the link, ms one way")
     parser.add_argument(
-        "--iterations", type=int, metavar="N", help="train for N iterations, after one that warms up"
+        "--iterations", type=positive, metavar="N", help="train for N iterations, after one that warms up"
     )
     parser.add_argument(
         "--reduction",
@@ -181,10 +185,7 @@ def main() -> int:
         node(arguments)
         return 0
     if arguments.rate is not None and (os.geteuid() != 0 or arguments.nodes != 2):
-        print(
-            "error: --rate: makes two hosts in network namespaces; needs root and --nodes 2", file=sys.stderr
-        )
-        return 2
+        raise InputError("--rate: makes two hosts in network namespaces; needs root and --nodes 2")
     link = Link(arguments.rate, arguments.delay) if arguments.rate is not None else None
     try:
         address = "10.78.0.1" if link else "127.0.0.1"
@@ -209,4 +210,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -4,7 +4,6 @@ The other version is a commit (taken from this repository's history) or a folder
 does not end the run: all of them are listed. Exit code 1 when any differs.
 """
 
-import argparse
 import contextlib
 import json
 import shutil
@@ -15,6 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from parallel_ppo.arguments import Parser, guarded  # noqa: E402
+
 EXAMPLE = "tools/same_bits.py --before bfd3413"
 SHAPE = ["--num-envs", "16", "--n-steps", "16", "--batch-size", "64", "--n-epochs", "2", "--seed", "7"]
 STEPS = ["--total-timesteps", "1024"]
@@ -106,7 +109,7 @@ def checkout(before: str) -> Iterator[Path]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, epilog=f"example: {EXAMPLE}", allow_abbrev=False)
+    parser = Parser(description=str(__doc__), examples=[EXAMPLE], quiet=False)
     parser.add_argument("--before", required=True, metavar="COMMIT_OR_FOLDER", help="the other version")
     parser.add_argument("--only", metavar="WORD", default="", help="only cases whose name has this word")
     arguments = parser.parse_args()
@@ -130,4 +133,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(guarded(main))
