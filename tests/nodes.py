@@ -30,7 +30,8 @@ def free_port() -> int:
 
 
 class Nodes:
-    """One process a node. `namespaces` puts each into its own host; `extra[rank]` are further arguments of one node."""
+    """One process a node. `namespaces` puts each into its own host; `extra[rank]` are further arguments of one node, `variables[rank]`
+    its environment variables."""
 
     def __init__(
         self,
@@ -41,6 +42,7 @@ class Nodes:
         namespaces: list[str] | None = None,
         extra: dict[int, list[str]] | None = None,
         ranks: list[int] | None = None,
+        variables: dict[int, dict[str, str]] | None = None,
     ) -> None:
         place = ["--nnodes", str(count), "--master-addr", address, "--master-port", str(port or free_port())]
         self.processes: list[subprocess.Popen[str]] = []
@@ -50,7 +52,8 @@ class Nodes:
                 [*prefix, sys.executable, str(ROOT / "train_ppo_distributed.py"), *QUIET, *arguments, *place, "--node-rank", str(rank),
                  *(extra or {}).get(index, [])],
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-                env={key: value for key, value in os.environ.items() if key not in ("RANK", "GLOO_SOCKET_IFNAME")},
+                env={key: value for key, value in os.environ.items() if key not in ("RANK", "GLOO_SOCKET_IFNAME")}
+                | (variables or {}).get(index, {}),
             ))  # fmt: skip
 
     def __enter__(self) -> "Nodes":

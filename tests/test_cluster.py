@@ -14,6 +14,7 @@ from parallel_ppo.cluster import nodes, rendezvous
 from parallel_ppo.cluster.nodes import Node
 from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import InputError
+from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.training import planning
 from tests.conftest import ROOT, command, small_settings, train
 from tests.machines import machine
@@ -199,6 +200,33 @@ def test_another_configuration_on_one_node_is_named_on_all(tmp_path: Path) -> No
     assert [code for code, _ in results] == [2, 2] and results[0] == results[1]
     assert "node 1:" in results[0][1] and "training.gamma = 0.5" in results[0][1]
     assert not (tmp_path / "run" / "config.yaml").exists()
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_nodes_that_round_differently_are_refused_unless_allowed(tmp_path: Path) -> None:
+    budget = [*CARTPOLE, "--total-timesteps", "384", "--output-dir", str(tmp_path / "run")]
+    other = {1: {"ATEN_CPU_CAPABILITY": "default"}}
+    with Nodes(2, *budget, variables=other) as started:
+        results = started.wait()
+    assert [code for code, _ in results] == [2, 2] and results[0] == results[1]
+    assert "the instruction set" in results[0][1] and "--allow-different-nodes" in results[0][1]
+    with Nodes(2, *budget, "--allow-different-nodes", variables=other) as started:
+        assert started.wait() == [(0, "")] * 2
+    assert summary(tmp_path / "run")["bit_exact"] is False
+    assert len(metrics(tmp_path / "run")) == 3
+
+
+@pytest.mark.parametrize("key", ["NumPy", "the kernel library", "the instruction set"])
+def test_what_decides_the_last_bits_must_match(key: str) -> None:
+    settings = small_settings("coinrun", "impala", training__kernels="native")
+    hello = rendezvous.introduce(settings, Node(0, 2), read_machine(), "127.0.0.1")
+    other = hello._replace(name="1:there", rounding=hello.rounding | {key: "another"})
+    with pytest.raises(InputError, match=f"node 1:there has {key} = 'another'.*--allow-different-nodes"):
+        rendezvous.check_same({0: hello, 1: other})
+    allowed = hello.must_match | {"cluster.allow_different_nodes": True}
+    rendezvous.check_same({0: hello._replace(must_match=allowed), 1: other._replace(must_match=allowed)})
+    assert not rendezvous.Meeting(None, [hello, other], "lo").rounds_alike  # type: ignore[arg-type]
 
 
 @pytest.mark.multiprocess

@@ -55,7 +55,7 @@ class GlooCluster:
         """Without `exact_order` gloo adds the gradients: faster, but the last bits then depend on the number of nodes."""
         self.exact_order = exact_order
         self.shape, self.node, self.meeting, self.signals = shape, node, meeting, signals
-        self.names = meeting.names
+        self.names, self.rounds_alike = meeting.names, meeting.rounds_alike
         self.slices, self.lanes = nodes.own_slices(shape, node), nodes.own_lanes(shape, node)
         everyone = [Node(rank, node.size) for rank in range(node.size)]
         self.all_slices = [nodes.own_slices(shape, other) for other in everyone]
@@ -100,6 +100,9 @@ class GlooCluster:
     def gather_columns(self, memory: Memory, iteration: int) -> None:
         """With proof that all nodes have the same parameters."""
         self.exchange.iteration = iteration
+        if not self.rounds_alike:
+            self.exchange.meet("parameters")
+            self.exchange.broadcast(memory.parameters)
         self._same_parameters(self.exchange.meet("columns", _digest(memory.parameters)))
         columns = [self._columns(slices) for slices in self.all_slices]
         with self.exchange.transferring():
@@ -268,7 +271,11 @@ def join(
     say(
         f"node {first.name} of {node.size}, over {meeting.interface} ({first.address}); nodes: {', '.join(meeting.names)}"
     )
-    if len({hello.cpu_model for hello in meeting.hellos}) > 1:
+    if not meeting.rounds_alike:
+        say(
+            "the nodes round differently: what is learned depends on them, in the last bits (bit_exact: false)"
+        )
+    elif len({hello.cpu_model for hello in meeting.hellos}) > 1:
         say("the nodes have different CPUs: the run may stop because their results differ in the last bits")
     exact_order = settings.cluster.reduction == "tree"
     if not exact_order:

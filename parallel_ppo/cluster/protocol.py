@@ -39,6 +39,7 @@ class NodeReport(NamedTuple):
 class Cluster(Protocol):
     node: Node
     names: list[str]
+    rounds_alike: bool  # do all nodes compute the same bits from the same numbers?
     slices: range
     lanes: range
     reduced_lanes: range  # what the workers sum up; none where lanes are exchanged in several groups
@@ -79,6 +80,7 @@ class NoCluster:
 
     def __init__(self, shape: Shape) -> None:
         self.node, self.names = Node(), [f"0:{nodes.short_host_name()}"]
+        self.rounds_alike = True
         self.slices, self.lanes = range(shape.num_slices), range(shape.num_lanes)
         self.reduced_lanes = self.lanes
 

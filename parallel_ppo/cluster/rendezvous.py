@@ -17,12 +17,15 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import psutil
 import torch
 import torch.distributed as distributed
 
 from parallel_ppo.cluster.nodes import Node, boot_id, short_host_name
 from parallel_ppo.exits import ClusterError, InputError
+from parallel_ppo.kernels.build import build
+from parallel_ppo.kernels.choice import choose_variant
 from parallel_ppo.machine.resources import Machine
 from parallel_ppo.settings.schema import ClusterSettings, Settings, learning_settings
 from parallel_ppo.version import VERSION
@@ -41,6 +44,7 @@ class Hello(NamedTuple):
     address: str
     cpu_model: str
     must_match: dict[str, Any]
+    rounding: dict[str, str]  # what decides the last bits of what a node computes
 
 
 class Meeting(NamedTuple):
@@ -53,6 +57,10 @@ class Meeting(NamedTuple):
     @property
     def names(self) -> list[str]:
         return [hello.name for hello in self.hellos]
+
+    @property
+    def rounds_alike(self) -> bool:
+        return all(hello.rounding == self.hellos[0].rounding for hello in self.hellos)
 
     def place_on_host(self, rank: int) -> tuple[int, int]:
         """The node's index among those that share its machine and its CPUs, and their number."""
@@ -69,7 +77,7 @@ def source_digest() -> str:
     """Of the package's files: a version number does not change with every edit."""
     root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
-    for path in sorted(root.rglob("*.py")):
+    for path in sorted(path for path in root.rglob("*") if path.suffix in (".py", ".c", ".h")):
         digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -78,11 +86,17 @@ def introduce(settings: Settings, node: Node, machine: Machine, address: str) ->
     must_match = {
         "cluster.nnodes": node.size,
         "cluster.reduction": settings.cluster.reduction,
+        "cluster.allow_different_nodes": settings.cluster.allow_different_nodes,
         **learning_settings(settings),
     }
     must_match |= {"version": VERSION, "source code": source_digest(), "torch": torch.__version__}
     name = f"{node.rank}:{short_host_name()}"
-    return Hello(name, boot_id(), list(machine.cpus), address, machine.cpu_model, _plain(must_match))
+    rounding = {"NumPy": np.__version__, "the instruction set": torch.backends.cpu.get_cpu_capability()}
+    if settings.training.kernels == "native":
+        library = build(choose_variant()).read_bytes()
+        rounding["the kernel library"] = hashlib.sha256(library).hexdigest()[:16]
+    cpus, model = list(machine.cpus), machine.cpu_model
+    return Hello(name, boot_id(), cpus, address, model, _plain(must_match), rounding)
 
 
 def _plain(values: dict[str, Any]) -> dict[str, Any]:
@@ -276,12 +290,22 @@ def check_same(hellos: dict[int, Hello]) -> None:
     first = hellos[0]
     for rank in sorted(hellos):
         other = hellos[rank]
-        for key in dict.fromkeys((*first.must_match, *other.must_match)):
-            wanted, found = first.must_match.get(key), other.must_match.get(key)
-            if wanted != found:
-                raise InputError(
-                    f"node {other.name} has {key} = {found!r}, but node {first.name} has {wanted!r}; start all nodes with the same code and settings"
-                )
+        problem = _difference(first, other, first.must_match, other.must_match)
+        if problem is not None:
+            raise InputError(f"{problem}; start all nodes with the same code and settings")
+        problem = _difference(first, other, first.rounding, other.rounding)
+        if problem is not None and not first.must_match.get("cluster.allow_different_nodes"):
+            raise InputError(
+                f"{problem}, so they round differently; make them alike, or use --allow-different-nodes: what is learned "
+                "then depends on the nodes (bit_exact: false)"
+            )
+
+
+def _difference(first: Hello, other: Hello, wanted: dict[str, Any], found: dict[str, Any]) -> str | None:
+    for key in dict.fromkeys((*wanted, *found)):
+        if wanted.get(key) != found.get(key):
+            return f"node {other.name} has {key} = {found.get(key)!r}, but node {first.name} has {wanted.get(key)!r}"
+    return None
 
 
 def _linger(store: distributed.Store, node: Node) -> None:

@@ -155,6 +155,13 @@ def train_cluster(argv: Sequence[str] | None = None) -> int:
         action="store_true",
         help="resume the run in --output-dir if there is one, else start it: one command for first starts and restarts",
     )
+    parser.add_argument(
+        "--allow-different-nodes",
+        dest="cluster.allow_different_nodes",
+        action="store_true",
+        default=argparse.SUPPRESS,
+        help="go on when nodes round differently (NumPy, kernels, instruction set), with bit_exact: false",
+    )
     code = execute(parser, "cluster", argv)
     if code == ExitCode.CLUSTER:
         leave(code)  # the threads of broken connections would turn an orderly end into an abort

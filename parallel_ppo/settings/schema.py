@@ -144,6 +144,7 @@ class ClusterSettings(Section):
     interface: Annotated[str, Field(min_length=1)] | None = None
     timeout: Annotated[float, Field(ge=1, le=86400)] = 120.0
     join_timeout: Annotated[float, Field(ge=1, le=86400)] = 300.0
+    allow_different_nodes: bool = False
 
 
 class Settings(Section):

@@ -138,6 +138,7 @@ def _build(
         state.publish_first_versions()
     _tell_trial(plan, state, display)
     state.rewind(cluster.share_state(memory, state.snapshot()))
+    state.counters.bit_exact &= cluster.rounds_alike
     budget.start(state.counters)
     if cluster.decide(_already_done(plan, state, budget)) is not None:
         display.note(_already_done_line(plan, state))
