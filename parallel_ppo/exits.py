@@ -12,6 +12,7 @@ class ExitCode(IntEnum):
     RESTARTS = 4
     STORAGE = 5
     CLUSTER = 6
+    CALLBACK = 7
     PREEMPTED = 75
     INTERRUPTED = 130
 
@@ -63,6 +64,12 @@ class ClusterError(RunError):
     """Another node is gone, late, or runs something else."""
 
     code = ExitCode.CLUSTER
+
+
+class CallbackError(RunError):
+    """A function of the user's, called between iterations, raised; the run is saved."""
+
+    code = ExitCode.CALLBACK
 
 
 class Interrupted(BaseException):

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn, Protocol
 
 from parallel_ppo.arguments import Parser, guarded, keep_writing, whole_number
 from parallel_ppo.cluster.nodes import ALONE, identify
@@ -35,20 +35,35 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def execute(parser: Parser, kind: str, argv: Sequence[str] | None = None) -> int:
+class Audience(Protocol):
+    """Whoever started a run from Python instead of the shell: sees what a terminal would show, and is told of errors as such."""
+
+    display: Any  # a Display
+    callbacks: Sequence[Any]  # of training.callbacks
+
+    def planned(self, directory: Path) -> None: ...
+
+
+def execute(
+    parser: Parser, kind: str, argv: Sequence[str] | None = None, audience: Audience | None = None
+) -> int:
     """What every training script calls. One line and an exit code for whatever goes wrong."""
     keep_writing()
     signals = Signals()
     try:
-        return guarded(_parse_and_execute, parser, kind, argv, signals)
+        if audience is not None:
+            return _parse_and_execute(parser, kind, argv, signals, audience)
+        return guarded(_parse_and_execute, parser, kind, argv, signals, None)
     finally:
         signals.close()
 
 
-def _parse_and_execute(parser: Parser, kind: str, argv: Sequence[str] | None, signals: Signals) -> int:
+def _parse_and_execute(
+    parser: Parser, kind: str, argv: Sequence[str] | None, signals: Signals, audience: Audience | None
+) -> int:
     arguments = parser.parse_args(argv)
     try:
-        return _execute(arguments, kind, signals)
+        return _execute(arguments, kind, signals, audience)
     except InputError as error:
         told = InputError(with_flag(str(error), parser, arguments))
         _tell_torchrun(told)
@@ -67,7 +82,7 @@ def _tell_torchrun(error: RunError) -> None:
             Path(file).write_text(json.dumps({"message": {"message": line, "extraInfo": more}}))
 
 
-def _execute(arguments: argparse.Namespace, kind: str, signals: Signals) -> int:
+def _execute(arguments: argparse.Namespace, kind: str, signals: Signals, audience: Audience | None) -> int:
     from parallel_ppo.machine.placement import keep_freed_memory, set_thread_variables
     from parallel_ppo.training.planning import make_plan
 
@@ -104,8 +119,14 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals) -> int:
         from parallel_ppo.records.display import make_display
         from parallel_ppo.training import session
 
+        callbacks: Sequence[Any] = ()
         display = make_display(arguments.quiet)
-        code = session.run(plan, display, fork_server, signals, verbose=arguments.verbose)
+        if audience is not None:
+            audience.planned(plan.directory.root)
+            display, callbacks = audience.display, audience.callbacks
+        code = session.run(
+            plan, display, fork_server, signals, verbose=arguments.verbose, callbacks=callbacks
+        )
         requeue.ask_if_preempted(code)
         return int(code)
     finally:
@@ -125,7 +146,7 @@ def _carry_on(arguments: argparse.Namespace) -> None:
 # --- the commands ---------------------------------------------------------------------------------------------------------
 
 
-def train_parallel(argv: Sequence[str] | None = None) -> int:
+def train_parallel(argv: Sequence[str] | None = None, audience: Audience | None = None) -> int:
     parser = build_parser(
         "Train PPO with worker processes on all cores, for a time or a number of steps.",
         COMMON_FLAGS | PARALLEL_FLAGS,
@@ -135,7 +156,7 @@ def train_parallel(argv: Sequence[str] | None = None) -> int:
             "train_parallel_timed.py --resume parallel-1 --duration 90m",
         ),
     )
-    return execute(parser, "parallel", argv)
+    return execute(parser, "parallel", argv, audience)
 
 
 def train_cluster(argv: Sequence[str] | None = None) -> int:
@@ -168,13 +189,13 @@ def train_cluster(argv: Sequence[str] | None = None) -> int:
     return code
 
 
-def train_sequential(argv: Sequence[str] | None = None) -> int:
+def train_sequential(argv: Sequence[str] | None = None, audience: Audience | None = None) -> int:
     parser = build_parser(
         "Train PPO in one process: the sequential twin of train_parallel_timed.py.",
         COMMON_FLAGS | SEQUENTIAL_FLAGS,
         ("train_timed.py --env coinrun --duration 1.0 --num-threads auto",),
     )
-    return execute(parser, "sequential", argv)
+    return execute(parser, "sequential", argv, audience)
 
 
 def train_ppo_sequential(argv: Sequence[str] | None = None) -> int:

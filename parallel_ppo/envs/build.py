@@ -1,8 +1,13 @@
 """From settings to environments: the one place that tells Procgen from Gymnasium."""
 
+from typing import TYPE_CHECKING
+
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv, Trial
 from parallel_ppo.settings import env_names
-from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.schema import EnvSettings, Settings
+
+if TYPE_CHECKING:
+    import gymnasium
 
 
 def probe(settings: Settings) -> EnvSpec:
@@ -22,6 +27,25 @@ def examine(settings: Settings) -> Trial:
     from parallel_ppo.envs import gymnasium
 
     return gymnasium.examine(settings.env)
+
+
+def spaces_of(settings: EnvSettings) -> "tuple[gymnasium.Space, gymnasium.Space]":
+    """Of observations and actions, as whoever steps the environment sees them."""
+    import gymnasium
+    import numpy as np
+
+    if env_names.procgen_game(settings.id) is not None:
+        from parallel_ppo.envs.procgen import SPEC
+
+        picture = gymnasium.spaces.Box(0, 255, SPEC.observation_shape, np.uint8)
+        return picture, gymnasium.spaces.Discrete(SPEC.action.sizes[0])
+    from parallel_ppo.envs.gymnasium import make
+
+    env = make(settings)
+    try:
+        return env.observation_space, env.action_space
+    finally:
+        env.close()
 
 
 def warm_up(settings: Settings) -> None:

@@ -121,6 +121,10 @@ def _remedy(space: spaces.Space) -> str:
     return f"; --set 'env.wrappers=[{wrapper}]' keeps the others" if keys else ""
 
 
+def first_leaf(space: spaces.Space) -> Leaf:
+    return _leaves(space, ())[0]
+
+
 def _leaves(space: spaces.Space, path: tuple[Any, ...]) -> list[Leaf]:
     if isinstance(space, spaces.Dict):
         return [leaf for key, part in space.items() for leaf in _leaves(part, (*path, key))]
@@ -264,15 +268,20 @@ def action_writer(space: spaces.Space, env_id: str) -> ActionWriter:
     )
 
 
-def _box_writer(space: spaces.Box) -> ActionWriter:
-    """-1 to 1 covers the bounds, or the 2 units beside the only one; the environment sees the clipped action, the loss the one drawn."""
-    low, high, shape, dtype = space.low.reshape(-1), space.high.reshape(-1), space.shape, space.dtype
+def box_scale(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Half the range of each dimension, and its middle: the environment's action is the network's times the one plus the other."""
     lower, upper = (
         np.where(abs(bound) < NO_BOUND, bound.astype(np.float64), np.nan) for bound in (low, high)
     )
     bottom = np.nan_to_num(np.where(np.isnan(lower), upper - 2, lower), nan=-1.0)
     top = np.nan_to_num(np.where(np.isnan(upper), lower + 2, upper), nan=1.0)
-    half, middle = ((top - bottom) / 2).astype(np.float32), ((top + bottom) / 2).astype(np.float32)
+    return ((top - bottom) / 2).astype(np.float32), ((top + bottom) / 2).astype(np.float32)
+
+
+def _box_writer(space: spaces.Box) -> ActionWriter:
+    """-1 to 1 covers the bounds, or the 2 units beside the only one; the environment sees the clipped action, the loss the one drawn."""
+    low, high, shape, dtype = space.low.reshape(-1), space.high.reshape(-1), space.shape, space.dtype
+    half, middle = box_scale(low, high)
     spec = ActionSpec("gaussian", (low.size,), tuple(map(float, low)), tuple(map(float, high)))
 
     def write(row: np.ndarray) -> np.ndarray:

@@ -118,6 +118,7 @@ class HardwareSettings(Section):
 
 
 class LoggingSettings(Section):
+    callbacks: list[str] = []
     tensorboard: bool = True
     trackers: list[Literal["wandb", "mlflow", "trackio"]] = []
     checkpoint_interval: PositiveFloat = 300.0

@@ -1,8 +1,9 @@
-"""When a run is over: steps or time, whichever comes first. Time is monotonic and cumulative over resumes."""
+"""When a run is over: steps, time or a callback, whichever comes first. Time is monotonic and cumulative over resumes."""
 
 import time
 from collections import deque
 
+from parallel_ppo.exits import RunError
 from parallel_ppo.settings.schema import TrainingSettings
 from parallel_ppo.training.state import Counters
 
@@ -13,6 +14,8 @@ class Budget:
     def __init__(self, training: TrainingSettings) -> None:
         self.steps = training.total_timesteps
         self.seconds = training.duration * 3600 if training.duration is not None else None
+        self.stopped: str | None = None
+        self.failure: RunError | None = None
         self.start(Counters())
 
     def start(self, counters: Counters) -> None:
@@ -23,10 +26,21 @@ class Budget:
     def elapsed(self) -> float:
         return self.before + time.monotonic() - self.started
 
+    def stop(self, reason: str) -> None:
+        """A callback asks to end the run here; the first reason counts."""
+        self.stopped = self.stopped or reason
+
+    def fail(self, error: RunError) -> None:
+        """As `stop`, and the error is raised when the run is saved."""
+        self.failure = self.failure or error
+        self.stop(str(error))
+
     def spent(self, counters: Counters) -> str | None:
         """Asked between two iterations. One that would end further from the time budget than now is not started."""
         elapsed = self.elapsed()
         self.ends.append(elapsed)
+        if self.stopped is not None:
+            return self.stopped
         if self.steps is not None and counters.env_steps >= self.steps:
             return "total_timesteps"
         if self.seconds is not None and self.seconds - elapsed <= self._iteration_seconds(counters) / 2:

@@ -24,6 +24,8 @@ def train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Display
     try:
         with coordinator.cluster.announcing():
             reason = coordinator.train()
+        if coordinator.budget.failure is not None:
+            raise coordinator.budget.failure
     except Interrupted as interruption:
         code, reason = interruption.code, interruption.signal_name
     except RunError as problem:

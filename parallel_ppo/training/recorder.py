@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -79,10 +80,12 @@ class Recorder:
         display: Display,
         last_iteration: int,
         trace: Trace,
+        callbacks: Callable[[Record], None],
     ) -> None:
         self.settings, self.spec, self.policy = settings, spec, policy
         self.directory, self.display, self.cluster = directory, display, cluster
         self.trace, self.timeline, self.tally = trace, Timeline(), Tally()
+        self.callbacks = callbacks
         self.metrics = JsonlLog(directory.root / "metrics.jsonl", last_iteration)
         self.episodes = JsonlLog(directory.root / "episodes.jsonl", last_iteration)
         self.log_failures = 0
@@ -158,6 +161,7 @@ class Recorder:
         self.tally.add(record)
         self.trace.add(phases, finished.spans)
         self.display.show(record)
+        self.callbacks(record)
 
     @property
     def checkpoint_share(self) -> float:

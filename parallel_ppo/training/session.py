@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from parallel_ppo.storage import user_key
 from parallel_ppo.storage.files import open_to_append
 from parallel_ppo.training import checkpoint
 from parallel_ppo.training.budget import Budget, schedule_warnings
+from parallel_ppo.training.callbacks import Callback, Callbacks, named_callbacks
 from parallel_ppo.training.coordinator import Coordinator
 from parallel_ppo.training.endings import train
 from parallel_ppo.training.follower import Follower
@@ -84,7 +85,13 @@ def check_resources(plan: Plan, num_parameters: int) -> None:
 
 
 def run(
-    plan: Plan, display: Display, fork_server: ForkServer | None, signals: Signals, *, verbose: bool = False
+    plan: Plan,
+    display: Display,
+    fork_server: ForkServer | None,
+    signals: Signals,
+    *,
+    verbose: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> ExitCode:
     """Trains. `fork_server` is already warming up (None: everything happens in this process)."""
     torch.set_num_threads(1)
@@ -93,7 +100,7 @@ def run(
         stack.callback(cluster.close)
         plan, display = _take_place(plan, cluster, display)
         with cluster.announcing():
-            built = _build(plan, cluster, signals, display, fork_server, stack, verbose)
+            built = _build(plan, cluster, signals, display, fork_server, stack, verbose, callbacks)
         return ExitCode.DONE if built is None else train(plan, *built, display)
 
 
@@ -116,9 +123,11 @@ def _build(
     fork_server: ForkServer | None,
     stack: contextlib.ExitStack,
     verbose: bool,
+    callbacks: Sequence[Callback],
 ) -> tuple[Coordinator, Policy] | None:
     """None: the run that is resumed has spent its budget already."""
     settings = plan.settings
+    callbacks = [*named_callbacks(settings.logging.callbacks), *callbacks]
     with torch.device("meta"):  # counts without allocating
         check_resources(plan, num_flat(Policy(settings, plan.spec)))
     policy = Policy(settings, plan.spec)
@@ -152,7 +161,8 @@ def _build(
     recorder: Records = Follower(cluster, display)
     if plan.node.leads:
         trace, first = _open_trace(plan, pool, display), state.counters.iteration
-        recorder = _make_recorder(plan, policy, cluster, display, first, trace)
+        told = Callbacks(callbacks, plan.directory.root, budget)
+        recorder = _make_recorder(plan, policy, cluster, display, first, trace, told)
     stack.callback(recorder.close)
     display.watch(lambda: memory.share_collected(cluster.slices))
     signals.started()
@@ -181,10 +191,11 @@ def _make_recorder(
     display: Display,
     last_iteration: int,
     trace: Trace,
+    callbacks: Callbacks,
 ) -> Recorder:
     settings, spec, directory = plan.settings, plan.spec, plan.directory
     try:
-        return Recorder(settings, spec, policy, cluster, directory, display, last_iteration, trace)
+        return Recorder(settings, spec, policy, cluster, directory, display, last_iteration, trace, callbacks)
     except OSError as error:
         raise StorageError(f"{plan.directory.root}: the logs cannot be written ({error})") from None
 

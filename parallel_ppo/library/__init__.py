@@ -1,0 +1,1 @@
+"""For programs and notebooks: what `import parallel_ppo` offers."""

@@ -1,0 +1,40 @@
+"""What a caller sees of a run: in a notebook one line that changes in place, elsewhere what the command shows."""
+
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+
+from parallel_ppo.records import display
+from parallel_ppo.records.display import Display, PlainDisplay, summary_line
+
+INTERVAL = 0.5
+
+
+def make_display(quiet: bool) -> Display:
+    return NotebookDisplay() if is_notebook() and not quiet else display.make_display(quiet)
+
+
+def is_notebook() -> bool:
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return hasattr(shell, "kernel")
+
+
+class NotebookDisplay(PlainDisplay):
+    def __init__(self) -> None:
+        super().__init__(Console(highlight=False), quiet=False)
+        self.handle: Any = None
+
+    def start(self, header: list[str], progress: Callable[[], display.Progress]) -> None:
+        from IPython.display import display as show_cell
+
+        super().start(header, progress)
+        self.handle = show_cell({"text/plain": "starting"}, raw=True, display_id=True)
+
+    def show(self, record: dict[str, Any]) -> None:
+        share, left = self.progress()
+        if time.monotonic() - self.last >= INTERVAL or share >= 1:
+            self.last = time.monotonic()
+            self.handle.update({"text/plain": summary_line(record, share, left)}, raw=True)

@@ -1,0 +1,99 @@
+"""`parallel_ppo.load`: a trained policy that acts as `env.step` wants it, its normalisation included. B observations."""
+
+import importlib
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from gymnasium.vector.utils import batch_space, iterate
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
+
+from parallel_ppo.envs.build import spaces_of
+from parallel_ppo.envs.spaces import Misfit, action_writer, box_scale, first_leaf, observation_reader
+from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, load_policy
+from parallel_ppo.evaluation.policy_files import make_actor
+from parallel_ppo.exits import InputError
+from parallel_ppo.keyed import generator
+
+HUB = "hub:"
+
+
+def load(source: str | os.PathLike[str], *, trust: bool = False, seed: int = 0) -> "Policy":
+    """The policy of a run directory (its latest checkpoint), of a checkpoint, of a weights file, or `hub:user/name@revision`.
+
+    `seed` decides which actions are drawn. Weights that another user wrote execute nothing; `trust` lets them import the
+    environment or the network that they name.
+    """
+    name = os.fspath(source)
+    if name.startswith(HUB):
+        fetch = importlib.import_module("parallel_ppo.sharing.hub").fetch
+        return Policy(load_policy(fetch(name.removeprefix(HUB)), trust=trust), seed)
+    return Policy(load_policy(Path(name), trust=trust), seed)
+
+
+class Policy:
+    def __init__(self, loaded: LoadedPolicy, seed: int = 0) -> None:
+        self.settings, self.spec, self.policy_sha256 = (
+            loaded.settings,
+            loaded.spec,
+            loaded.filled.policy_sha256,
+        )
+        self.observation_space, self.action_space = spaces_of(loaded.settings.env)
+        self._reader = observation_reader(self.observation_space, loaded.settings.env.id)
+        self._writer = action_writer(self.action_space, loaded.settings.env.id)
+        self._actor = make_actor(loaded.settings, loaded.spec, loaded.filled)
+        self._actor.refresh()
+        self._draws = generator(seed, "acting")
+
+    def act(self, observation: Any, deterministic: bool = False) -> Any:
+        """An action for one observation, or an array of actions for a batch: drawn as in training, or the most likely."""
+        rows, is_batch = self._rows(observation)
+        if deterministic:
+            chosen = self._actor.most_likely(rows)
+        else:
+            chosen = self._actor.act(rows, self._actor.draw_noise(self._draws, len(rows))).action
+        actions = [self._writer.write(row) for row in chosen]
+        return np.stack(actions) if is_batch else actions[0]
+
+    def value(self, observation: Any) -> Any:
+        """The return that the value network expects from here, in the units of the (normalised) training rewards."""
+        rows, is_batch = self._rows(observation)
+        values = self._actor.value(rows)
+        return values if is_batch else float(values[0])
+
+    def distribution(self, observation: Any) -> Distribution | list[Categorical]:
+        """Over actions: `Categorical` for Discrete, a list of them for MultiDiscrete, `Bernoulli` for MultiBinary, and for a Box
+        `Normal` in the environment's units, before its bounds are applied."""
+        rows, is_batch = self._rows(observation)
+        output = self._actor.infer(rows)
+        outputs = output.action.clone() if is_batch else output.action[0].clone()
+        action = self.spec.action
+        if action.kind == "categorical":
+            each = [Categorical(logits=part) for part in outputs.split(action.sizes, -1)]
+            return each[0] if self.action_space.shape == () else each
+        if action.kind == "bernoulli":
+            return Independent(Bernoulli(logits=outputs), 1)
+        assert output.log_std is not None
+        half, middle = map(torch.from_numpy, box_scale(np.array(action.low), np.array(action.high)))
+        scale = output.log_std.detach().exp() * half
+        return Independent(Normal(outputs * half + middle, scale.expand(outputs.shape)), 1)
+
+    def _rows(self, observation: Any) -> tuple[np.ndarray, bool]:
+        """Rows as the network reads them, and whether a batch was given: one dimension more than the space has."""
+        leaf = first_leaf(self.observation_space)
+        try:
+            value = np.asarray(leaf.find(observation))
+            is_batch = value.ndim == len(leaf.space.shape or ()) + 1
+            each: Iterable[Any] = [observation]
+            if is_batch:
+                each = iterate(batch_space(self.observation_space, len(value)), observation)
+            observations = list(each)
+            rows = np.zeros((len(observations), *self._reader.shape), self._reader.dtype)
+            for row, one in zip(rows, observations, strict=True):
+                self._reader.write(one, row)
+        except Misfit as problem:
+            raise InputError(f"observation: got {problem}") from None
+        return rows, is_batch

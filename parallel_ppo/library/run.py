@@ -1,0 +1,30 @@
+"""A run that was trained, as it lies on the disk."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas
+
+
+@dataclass(frozen=True)
+class Run:
+    directory: Path
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """How it ended: `policy_sha256`, `final_return_mean`, `stop_reason`, ... (docs/metrics.md)."""
+        return json.loads((self.directory / "summary.json").read_text())
+
+    @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """One dictionary for each iteration (docs/metrics.md)."""
+        return [json.loads(line) for line in (self.directory / "metrics.jsonl").read_text().splitlines()]
+
+    def frame(self) -> "pandas.DataFrame":
+        """The metrics as a table; needs pandas."""
+        import pandas
+
+        return pandas.DataFrame(self.metrics).set_index("iteration")

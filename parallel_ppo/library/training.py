@@ -1,0 +1,228 @@
+"""`parallel_ppo.train`: the training command from Python.
+
+The trainer runs in a process of its own, so that nothing the caller did to torch can change what is learned, and no signal
+handler, thread or `__main__` guard is needed here. `stop_when` and `callbacks` run in the caller, between two iterations.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from parallel_ppo import exits
+from parallel_ppo.exits import ExitCode, InputError, RunError
+from parallel_ppo.library import own_process
+from parallel_ppo.library.notebook import make_display
+from parallel_ppo.library.run import Run
+from parallel_ppo.settings.layers import nearest
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.training.callbacks import Progress, failure, progress_of
+
+PATIENCE = 60.0  # seconds that an interrupted trainer has to save
+ELSEWHERE = (
+    "which the trainer's processes never run; put it in a module of its own (in a notebook: %%writefile"
+)
+
+
+def train(
+    env: str | None = None,
+    *,
+    config: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    output_dir: str | os.PathLike[str] | None = None,
+    resume: "str | os.PathLike[str] | Run | None" = None,
+    sequential: bool = False,
+    stop_when: Callable[[Progress], Any] | None = None,
+    callbacks: Sequence[Callable[[Progress], Any] | str] = (),
+    trust: bool = False,
+    quiet: bool = False,
+    **named: Any,
+) -> Run:
+    """Trains until the budget is spent or a callback stops it, and returns the run.
+
+    Settings are given by name (`seed=1, total_timesteps=100_000, num_workers=2`) or with their section
+    (`settings={"training.gamma": 0.99}`), over those of `config`, over the shipped ones: as with the command's flags.
+    `stop_when` and `callbacks` get a `Progress` after each iteration; what is true stops the run there. Whatever the
+    command would end with an exit code for is raised: `InputError`, `CallbackError`, ... , all of them `RunError`.
+    """
+    values = {**(settings or {}), **{_key(name): value for name, value in named.items()}}
+    if env is not None:
+        values["env.id"] = _env(env)
+    if isinstance(values.get("training.policy"), type):
+        values["training.policy"] = _path(values["training.policy"])
+    if any(isinstance(callback, str) for callback in callbacks):
+        values["logging.callbacks"] = [callback for callback in callbacks if isinstance(callback, str)]
+    flags = [f"--set={key}={_json(key, value)}" for key, value in values.items()]
+    for flag, place in (("--config", config), ("--output-dir", output_dir), ("--resume", resume)):
+        if place is not None:
+            flags += [flag, os.fspath(place.directory if isinstance(place, Run) else place)]
+    flags += [flag for flag, given in (("--trust-checkpoint", trust), ("--quiet", quiet)) if given]
+    watchers = [("stop_when", stop_when)] if stop_when else []
+    watchers += [(_name(callback), callback) for callback in callbacks if not isinstance(callback, str)]
+    try:
+        return Session("sequential" if sequential else "parallel", flags, watchers, quiet).run()
+    except InputError as error:
+        raise _explained(error, values.get("env.id")) from None
+
+
+# --- what is given --------------------------------------------------------------------------------------------------------
+
+
+def _key(name: str) -> str:
+    """`seed` -> training.seed; where two sections have a name, the first."""
+    sections = {section: field.annotation.model_fields for section, field in Settings.model_fields.items()}  # type: ignore[union-attr]
+    for section, keys in sections.items():
+        if name in keys:
+            return f"{section}.{name}"
+    known = [key for keys in sections.values() for key in keys]
+    raise InputError(f"{name}: no such setting{nearest(name, known) if name else ''}")
+
+
+def _env(env: Any) -> str:
+    if not isinstance(env, str):
+        raise InputError(
+            f"env: got {env!r:.80}; expected a name such as 'CartPole-v1', or 'my_module:MyEnv-v0' for one of your own"
+        )
+    return env
+
+
+def _path(network: type) -> str:
+    """A class as the setting that other processes can import."""
+    if network.__module__ == "__main__":
+        raise InputError(
+            f"training.policy: {network.__qualname__} is defined in the running script or notebook, {ELSEWHERE} my_networks.py) "
+            f"and import it from there"
+        )
+    if "." in network.__qualname__:
+        raise InputError(
+            f"training.policy: {network.__qualname__} is defined inside another class or function; put it at the top of its module"
+        )
+    return f"{network.__module__}:{network.__qualname__}"
+
+
+def _json(key: str, value: Any) -> str:
+    try:
+        return json.dumps(os.fspath(value) if isinstance(value, os.PathLike) else value)
+    except (TypeError, ValueError):
+        raise InputError(
+            f"{key}: got {value!r:.80}; expected plain values (numbers, text, lists, dictionaries)"
+        ) from None
+
+
+def _name(callback: Any) -> str:
+    return getattr(callback, "__qualname__", type(callback).__qualname__)
+
+
+def _explained(error: InputError, env_id: Any) -> InputError:
+    """Names that are known in the caller alone."""
+    known = getattr(sys.modules.get("gymnasium"), "registry", {})
+    if env_id in known and f"no environment is called {env_id!r}" in str(error):
+        return InputError(
+            f"env.id: {env_id!r} is registered in the running script or notebook, {ELSEWHERE} my_envs.py) "
+            f"that registers it, and give 'my_envs:{env_id}'"
+        )
+    return error
+
+
+# --- the conversation -----------------------------------------------------------------------------------------------------
+
+
+class Session:
+    def __init__(
+        self, kind: str, flags: list[str], watchers: list[tuple[str, Callable[[Progress], Any]]], quiet: bool
+    ) -> None:
+        self.kind, self.flags, self.watchers = kind, flags, watchers
+        self.display = make_display(quiet)
+        self.progress: tuple[float, float | None] = (0.0, None)
+        self.directory: Path | None = None
+        self.code: int | None = None
+        self.error: RunError | None = None
+        self.cause: BaseException | None = None
+
+    def run(self) -> Run:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            child = subprocess.Popen(
+                own_process.command(theirs.fileno(), self.kind, self.flags),
+                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+            )  # fmt: skip
+        try:
+            with Connection(ours.detach()) as channel:
+                self._listen(channel)
+            child.wait()
+        except BaseException:  # Ctrl-C, or a mistake of ours: the channel is closed, and the trainer saves
+            child.send_signal(signal.SIGINT)
+            _wait(child)
+            raise
+        finally:
+            self.display.close()
+        return self._result(child.returncode)
+
+    def _listen(self, channel: Connection) -> None:
+        while True:
+            try:
+                kind, *values = json.loads(channel.recv_bytes())
+            except (EOFError, OSError):
+                return
+            if kind == "ask":
+                channel.send_bytes(json.dumps(self._answer(values[0])).encode())
+            else:
+                getattr(self, f"_on_{kind}", getattr(self.display, kind, None))(*values)  # type: ignore[misc]
+
+    def _answer(self, record: dict[str, Any]) -> dict[str, str]:
+        """What the caller's callbacks say. An exception ends the run, which is saved before it is raised."""
+        assert self.directory is not None
+        for name, call in self.watchers:
+            try:
+                if call(progress_of(record, self.directory)):
+                    return {"stop": name}
+            except Exception as error:
+                self.cause = error
+                return {"failure": str(failure(name, record["iteration"], error, self.directory))}
+        return {}
+
+    def _on_start(self, header: list[str]) -> None:
+        self.display.start(header, lambda: self.progress)
+
+    def _on_show(self, record: dict[str, Any], share: float, left: float | None) -> None:
+        self.progress = share, left
+        self.display.show(record)
+
+    def _on_text(self, name: str, text: str) -> None:
+        getattr(sys, name).write(text)
+
+    def _on_directory(self, directory: str) -> None:
+        self.directory = Path(directory)
+
+    def _on_end(self, code: int) -> None:
+        self.code = code
+
+    def _on_error(self, name: str, line: str) -> None:
+        kind = getattr(exits, name, RunError)
+        self.error = kind.__new__(kind)
+        Exception.__init__(self.error, line)
+
+    def _result(self, status: int) -> Run:
+        if self.error is not None:
+            raise self.error from self.cause
+        if self.code == ExitCode.DONE and self.directory is not None:
+            return Run(self.directory)
+        how = "was stopped and saved" if self.code else f"ended unexpectedly (status {status})"
+        after = f"; continue with resume={str(self.directory)!r}" if self.directory else ""
+        stopped = RunError(f"the trainer {how}{after}")
+        stopped.code = ExitCode(self.code) if self.code else ExitCode.RESTARTS
+        raise stopped
+
+
+def _wait(child: subprocess.Popen) -> None:
+    try:
+        child.wait(PATIENCE)
+    except (subprocess.TimeoutExpired, KeyboardInterrupt):
+        child.kill()
+        child.wait()

@@ -1,0 +1,79 @@
+"""Functions that users have called after each iteration: they see how it goes and may stop the run.
+
+They get copies, between two iterations, in the first node's coordinator: they cannot change what is learned.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from parallel_ppo.exits import CallbackError, InputError
+from parallel_ppo.settings.named_code import find
+
+if TYPE_CHECKING:
+    from parallel_ppo.training.budget import Budget
+
+
+class Progress(NamedTuple):
+    """Where a run stands after an iteration."""
+
+    iteration: int
+    env_steps: int
+    return_mean: float  # of the last 100 episodes; NaN before the first has ended
+    metrics: dict[str, Any]  # the iteration's line in metrics.jsonl
+    directory: Path
+
+
+class Callback(NamedTuple):
+    """`call` stops the run by returning anything true; a text is taken for the reason."""
+
+    name: str
+    call: Callable[[Progress], Any]
+
+
+def progress_of(record: dict[str, Any], directory: Path) -> Progress:
+    mean = record["episode_return_mean"]
+    return Progress(
+        record["iteration"],
+        record["steps_global"],
+        math.nan if mean is None else mean,
+        copy.deepcopy(record),
+        directory,
+    )
+
+
+def named_callbacks(paths: Sequence[str]) -> list[Callback]:
+    """Of `logging.callbacks`; one line says which cannot be found."""
+    found = [Callback(path, find("logging.callbacks", path)) for path in paths]
+    for callback in found:
+        if not callable(callback.call):
+            raise InputError(f"logging.callbacks: {callback.name} is not a function")
+    return found
+
+
+class Callbacks:
+    def __init__(self, callbacks: Sequence[Callback], directory: Path, budget: "Budget") -> None:
+        self.callbacks, self.directory, self.budget = callbacks, directory, budget
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        """All of them, in order. One that fails ends the run here, where it can be saved whole."""
+        for name, call in self.callbacks:
+            try:
+                answer = call(progress_of(record, self.directory))
+            except CallbackError as error:
+                self.budget.fail(error)
+            except Exception as error:
+                self.budget.fail(failure(name, record["iteration"], error, self.directory))
+            else:
+                if answer:
+                    self.budget.stop(answer if isinstance(answer, str) else name)
+
+
+def failure(name: str, iteration: int, error: BaseException, directory: Path) -> CallbackError:
+    detail = " ".join(str(error).split())[:200]
+    return CallbackError(
+        f"callback {name} failed after iteration {iteration} ({type(error).__name__}: {detail}); "
+        f"the run is saved, continue with --resume {directory}"
+    )

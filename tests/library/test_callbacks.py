@@ -1,0 +1,62 @@
+"""Callbacks of the settings: they see progress, may stop, cannot change what is learned, and their failure loses nothing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from parallel_ppo.commands.train import train_sequential
+from parallel_ppo.exits import ExitCode
+
+SHORT = ["--env", "CartPole-v1", "--num-envs", "16", "--n-steps", "16", "--batch-size", "64", "--quiet",
+         "--num-threads", "1", "--total-timesteps", "1024"]  # fmt: skip
+
+
+def trained(run: Path, *flags: str) -> dict:
+    assert train_sequential([*SHORT, "--output-dir", str(run), *flags]) == 0
+    return json.loads((run / "summary.json").read_text())
+
+
+def lines(run: Path) -> list[dict]:
+    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def calling(name: str) -> str:
+    return f"--set=logging.callbacks=[tests.library.watchers:{name}]"
+
+
+def test_a_callback_stops_the_run_and_changes_nothing_before(tmp_path: Path) -> None:
+    summary = trained(tmp_path / "run", calling("stop_after_two"))
+    assert (summary["iterations"], summary["stop_reason"]) == (2, "tests.library.watchers:stop_after_two")
+    without = trained(tmp_path / "without", "--total-timesteps", "512")
+    assert summary["policy_sha256"] == without["policy_sha256"]
+    assert [line["policy_sha256"] for line in lines(tmp_path / "run")] == [
+        line["policy_sha256"] for line in lines(tmp_path / "without")
+    ]
+
+
+def test_a_failing_callback_is_named_and_the_run_is_saved(tmp_path: Path, capsys) -> None:
+    run = tmp_path / "run"
+    assert train_sequential([*SHORT, "--output-dir", str(run), calling("fail")]) == ExitCode.CALLBACK
+    told = capsys.readouterr().err.strip()
+    assert told.count("\n") == 0
+    assert "callback tests.library.watchers:fail failed after iteration 1 (ValueError: at step 256)" in told
+    assert json.loads((run / "summary.json").read_text())["iterations"] == 1
+    assert train_sequential(["--resume", str(run), "--set", "logging.callbacks=[]", "--quiet"]) == 0
+    whole = trained(tmp_path / "whole")
+    assert json.loads((run / "summary.json").read_text())["policy_sha256"] == whole["policy_sha256"]
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("NOT_A_FUNCTION", "tests.library.watchers:NOT_A_FUNCTION is not a function"),
+        ("missing", "the module 'tests.library.watchers' has no 'missing'"),
+    ],
+)
+def test_callbacks_are_looked_up_before_anything_is_written(
+    name: str, line: str, tmp_path: Path, capsys
+) -> None:
+    assert train_sequential([*SHORT, "--output-dir", str(tmp_path / "run"), calling(name)]) == 2
+    assert f"logging.callbacks: {line}" in capsys.readouterr().err.replace("cannot find 'tests.library.watchers:missing'; ", "")  # fmt: skip
+    assert not (tmp_path / "run").exists()

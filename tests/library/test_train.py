@@ -1,0 +1,144 @@
+"""`parallel_ppo.train`: the same run as the command's, with exceptions and callbacks; from threads, notebooks and bare scripts."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+import torch
+
+import parallel_ppo
+from parallel_ppo.commands.train import train_sequential
+from parallel_ppo.library.training import Session, train
+from tests.conftest import ROOT
+from tests.policies.own_networks import Fine
+
+SHORT: dict[str, Any] = {"env": "CartPole-v1", "num_envs": 16, "n_steps": 16, "batch_size": 64, "quiet": True}
+
+
+def command_sha256(run: Path, steps: int) -> str:
+    flags = ["--env", "CartPole-v1", "--num-envs", "16", "--n-steps", "16", "--batch-size", "64", "--quiet"]
+    code = train_sequential(
+        [*flags, "--num-threads", "1", "--total-timesteps", str(steps), "--output-dir", str(run)]
+    )
+    assert code == 0
+    return json.loads((run / "summary.json").read_text())["policy_sha256"]
+
+
+@pytest.mark.multiprocess
+def test_train_and_the_command_give_one_hash_whatever_the_caller_did_to_torch(tmp_path: Path) -> None:
+    torch.set_default_dtype(torch.float64)
+    seen: list[parallel_ppo.Progress] = []
+    runs: list[parallel_ppo.Run] = []
+
+    def in_a_thread() -> None:
+        runs.append(
+            train(**SHORT, num_workers=2, total_timesteps=10_000, output_dir=tmp_path / "python",
+                  stop_when=lambda progress: progress.iteration == 3, callbacks=[seen.append])
+        )  # fmt: skip
+
+    try:
+        thread = threading.Thread(target=in_a_thread)
+        thread.start()
+        thread.join()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    [run] = runs
+    assert run.summary["policy_sha256"] == command_sha256(tmp_path / "command", 3 * 256)
+    assert run.summary["stop_reason"] == "stop_when"
+    assert [progress.iteration for progress in seen] == [1, 2], "the first that stops ends the asking"
+    assert seen[1].metrics == run.metrics[1]
+    assert seen[1].directory == run.directory == tmp_path / "python"
+    assert list(run.frame().index) == [1, 2, 3]
+
+
+def test_a_class_becomes_the_setting_and_a_run_is_resumed(tmp_path: Path) -> None:
+    run = train(**SHORT, sequential=True, policy=Fine, total_timesteps=256, output_dir=tmp_path / "run",
+                settings={"training.gamma": 0.5})  # fmt: skip
+    assert run.summary["policy"] == "tests.policies.own_networks:Fine"
+    run = train(resume=run, total_timesteps=512, sequential=True, quiet=True)
+    assert len(run.metrics) == 2
+    assert "gamma: 0.5" in (run.directory / "config.yaml").read_text()
+
+
+def test_a_failing_callback_is_raised_and_the_run_is_saved(tmp_path: Path) -> None:
+    def watch(progress: parallel_ppo.Progress) -> None:
+        raise ZeroDivisionError("oh")
+
+    with pytest.raises(
+        parallel_ppo.CallbackError, match=r"watch failed after iteration 1 \(ZeroDivisionError"
+    ) as caught:
+        train(**SHORT, sequential=True, total_timesteps=512, output_dir=tmp_path / "run", callbacks=[watch])
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert parallel_ppo.Run(tmp_path / "run").summary["iterations"] == 1
+
+
+def main_network() -> type:
+    network = type("Net", (Fine,), {})
+    network.__module__ = "__main__"
+    return network
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"seeed": 1}, "seeed: no such setting; did you mean 'seed'?"),
+        ({"env": gymnasium.Env}, "env: got .*; expected a name"),
+        ({"seed": -1}, "training.seed: got -1"),
+        ({"seed": object()}, "training.seed: got .*; expected plain values"),
+        ({"policy": main_network()}, "training.policy: Net is defined in the running script or notebook, .*%%writefile my_networks.py"),
+        ({"policy": "nowhere:Net"}, "training.policy: cannot import 'nowhere'"),
+        ({"env": "OnlyHere-v0"}, "env.id: 'OnlyHere-v0' is registered in the running script or notebook.*%%writefile my_envs.py"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_used_is_raised_in_one_line(given: dict, line: str, tmp_path: Path) -> None:
+    gymnasium.registry.pop("OnlyHere-v0", None)
+    gymnasium.register("OnlyHere-v0", entry_point="__main__:Nothing")
+    with pytest.raises(parallel_ppo.InputError, match=line) as caught:
+        train(**(SHORT | {"total_timesteps": 256, "output_dir": tmp_path / "run"} | given))
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
+    (tmp_path / "my_module.py").write_text("def watch(progress):\n    return progress.iteration == 2\n")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, parallel_ppo\n"
+        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
+        "run = parallel_ppo.train('CartPole-v1', num_envs=16, n_steps=16, batch_size=64, total_timesteps=10**6,\n"
+        "                         num_workers=2, callbacks=['my_module:watch'], output_dir='run')\n"
+        "print('STOPPED', run.summary['stop_reason'], run.summary['policy_sha256'])\n"
+    )
+    env = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, str(script)], cwd=tmp_path, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"STOPPED my_module:watch {command_sha256(tmp_path / 'command', 512)}" in done.stdout
+    assert done.stdout.count("done: 512 steps") == 1, "what the command would say"
+
+
+def test_ctrl_c_saves_the_run_and_a_lost_caller_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers = iter([{}, KeyboardInterrupt()])
+
+    def interrupted(self: Session, record: dict) -> dict:
+        answer = next(answers)
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Session, "_answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(**SHORT, sequential=True, total_timesteps=10**7, output_dir=tmp_path / "run")
+    summary = parallel_ppo.Run(tmp_path / "run").summary
+    assert summary["iterations"] == 2
+    assert summary["stop_reason"] in (signal.Signals.SIGINT.name, "the caller left")
