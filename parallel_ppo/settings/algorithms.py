@@ -21,3 +21,9 @@ ALGORITHM_KINDS = {
     "impala": AlgorithmKind(ONE_PASS | {"n_steps": 20, "lag": 1, "max_grad_norm": 40.0}, may_lag=True),
     "appo": AlgorithmKind({"lag": 1, "clip_value_loss": False}, single_pass=False, may_lag=True),
 }
+
+
+def checked_algorithm(name: str) -> str:
+    if name not in ALGORITHM_KINDS:
+        raise ValueError(f"algorithm: expected {', '.join(ALGORITHM_KINDS)}")
+    return name

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from parallel_ppo.arguments import hours
+from parallel_ppo.settings.algorithms import checked_algorithm
 from parallel_ppo.settings.networks import AUTOMATIC, checked_policy, network_kind
 
 
@@ -64,7 +65,7 @@ class TrainingSettings(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
     total_timesteps: Positive | None = None
     duration: Hours | None = None
-    algorithm: Literal["ppo", "a2c", "a3c", "impala", "appo"] = "ppo"
+    algorithm: Annotated[str, AfterValidator(checked_algorithm)] = "ppo"
     num_actors: Positive | None = None
     lag: Annotated[int, Field(ge=0, le=16)] = 0
     n_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 128
