@@ -7,6 +7,7 @@ example: python tools/chaos.py workers --scale 0.1 --folder chaos
 """
 
 import argparse
+import importlib
 import json
 import os
 import shutil
@@ -24,22 +25,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 Report = dict[str, Any]
 
 
-def _runs() -> Any:
-    import chaos_runs
-
-    return chaos_runs
-
-
-def _files() -> Any:
-    import chaos_files
-
-    return chaos_files
-
-
-def _mutations() -> Any:
-    import chaos_mutations
-
-    return chaos_mutations
+def load(name: str) -> Any:
+    """A module of campaigns: each imports what only it needs."""
+    return importlib.import_module(f"chaos_{name}")
 
 
 def _scaled(number: int, scale: float) -> int:
@@ -50,7 +38,7 @@ def _scaled(number: int, scale: float) -> int:
 CAMPAIGNS: dict[str, tuple[str, Callable[[Path, float], Report], Callable[[Report], bool]]] = {
     "workers": (
         "200 kills, 40 in each phase, and 20 each of SIGSTOP, SIGSEGV, exit(1), exception",
-        lambda folder, scale: _runs().break_workers(
+        lambda folder, scale: load("runs").break_workers(
             folder, per_phase=_scaled(40, scale), per_kind=_scaled(20, scale)
         ),
         lambda r: (
@@ -63,12 +51,12 @@ CAMPAIGNS: dict[str, tuple[str, Callable[[Path, float], Report], Callable[[Repor
     ),
     "coordinator": (
         "50 coordinators killed at random instants, each resumed",
-        lambda folder, scale: _runs().kill_coordinators(folder, times=_scaled(50, scale)),
+        lambda folder, scale: load("runs").kill_coordinators(folder, times=_scaled(50, scale)),
         lambda r: r["identical"] and not r["processes_left"] and not r["files_left"] and not r["tracebacks"],
     ),
     "preempt": (
         "30 SIGTERM or SIGUSR1 at random instants, each resumed",
-        lambda folder, scale: _runs().preempt(folder, times=_scaled(30, scale)),
+        lambda folder, scale: load("runs").preempt(folder, times=_scaled(30, scale)),
         lambda r: (
             r["identical"]
             and r["gone_s"]["worst"] < 2
@@ -79,47 +67,83 @@ CAMPAIGNS: dict[str, tuple[str, Callable[[Path, float], Report], Callable[[Repor
     ),
     "preempt-long": (
         "SIGTERM in the middle of IMPALA iterations of 20 seconds, each resumed",
-        lambda folder, scale: _runs().preempt_long_iteration(folder, times=_scaled(5, scale)),
+        lambda folder, scale: load("runs").preempt_long_iteration(folder, times=_scaled(5, scale)),
         lambda r: r["identical"] and r["gone_s"]["worst"] < 2 and set(r["exit_codes"]) == {75},
     ),
     "writes": (
         "checkpoint writing cut off at every call in four ways",
-        lambda folder, scale: _files().interrupt_writing(folder, every=max(1, round(1 / scale))),
+        lambda folder, scale: load("files").interrupt_writing(folder, every=max(1, round(1 / scale))),
         lambda r: r["without_loadable_checkpoint"] == 0,
     ),
     "disks": (
         "checkpoints on disks of every size between one and two checkpoints",
-        lambda folder, scale: _files().fill_disks(folder, step_kilobytes=round(128 / scale)),
+        lambda folder, scale: load("files").fill_disks(folder, step_kilobytes=round(128 / scale)),
         lambda r: "skipped" in r or r["without_loadable_checkpoint"] == 0,
     ),
     "full-disk-run": (
         "a training whose disk fills up, is enlarged, and is resumed",
-        lambda folder, scale: _runs().fill_disk_of_run(folder),
+        lambda folder, scale: load("runs").fill_disk_of_run(folder),
         lambda r: "skipped" in r or (r["identical"] and r["exit_code"] == 5 and not r["tracebacks"]),
     ),
     "mutated-checkpoints": (
         "20,000 broken checkpoints in one process under a memory limit",
-        lambda folder, scale: _mutations().mutate_checkpoints(folder, number=_scaled(20_000, scale)),
+        lambda folder, scale: load("mutations").mutate_checkpoints(folder, number=_scaled(20_000, scale)),
         lambda r: r["failed"] == 0 and r["executions"] == 0,
     ),
     "mutated-configs": (
         "5,000 broken configuration files in one process under a memory limit",
-        lambda folder, scale: _mutations().mutate_configs(folder, number=_scaled(5000, scale)),
+        lambda folder, scale: load("mutations").mutate_configs(folder, number=_scaled(5000, scale)),
         lambda r: r["failed"] == 0 and r["executions"] == 0,
     ),
     "mutated-commands": (
         "a sample of broken input through the real command",
-        lambda folder, scale: _mutations().mutate_for_commands(folder, number=_scaled(60, scale)),
+        lambda folder, scale: load("mutations").mutate_for_commands(folder, number=_scaled(60, scale)),
         lambda r: r["tracebacks"] == 0 and r["other_exit_codes"] == 0,
+    ),
+    "terminals": (
+        "error texts and folders that look like markup, on a terminal",
+        lambda folder, scale: load("surroundings").terminals(folder),
+        lambda r: (
+            r["exit_code"] == 0
+            and r["error_shown_as_it_is"]
+            and r["folder_shown"]
+            and not r["escaped"]
+            and not r["tracebacks"]
+        ),
+    ),
+    "homes": (
+        "runs that are continued in another home, with and without a key file, and without any home",
+        lambda folder, scale: load("surroundings").homes(folder),
+        lambda r: r["as_promised"] == r["starts"] and r["identical"] and not r["tracebacks"],
+    ),
+    "kernel-caches": (
+        "kernel libraries that are damaged or foreign, caches that are full, closed or open to all",
+        lambda folder, scale: load("surroundings").kernel_caches(folder),
+        lambda r: r["as_promised"] == r["starts"],
+    ),
+    "helpers": (
+        "10 coordinators killed whose environments have helper processes and daemons",
+        lambda folder, scale: load("surroundings").helpers(folder, times=_scaled(10, scale)),
+        lambda r: not r["processes_left"] and not r["tracebacks"],
+    ),
+    "limits": (
+        "tight limits on file sizes and address space",
+        lambda folder, scale: load("surroundings").limits(folder),
+        lambda r: r["tracebacks_or_others"] == 0,
+    ),
+    "links": (
+        "downloaded runs full of links to a file of the user's",
+        lambda folder, scale: load("surroundings").links(folder),
+        lambda r: r["victim_untouched"] and not r["tracebacks"],
     ),
     "soak": (
         "30 minutes with a worker killed every 20 seconds",
-        lambda folder, scale: _runs().soak(folder, minutes=31 * scale),
+        lambda folder, scale: load("runs").soak(folder, minutes=31 * scale),
         lambda r: r["exit_code"] == 0 and r["zombies_at_end"] == 0,
     ),
     "cost": (
         "what all this costs when nothing happens",
-        lambda folder, scale: _runs().measure_cost(folder),
+        lambda folder, scale: load("runs").measure_cost(folder),
         lambda r: r["share_percent"] < 1,
     ),
 }

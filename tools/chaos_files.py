@@ -224,9 +224,10 @@ def _problems(world: World, place: Path, old: Snapshot, new: Snapshot, what: str
 
 
 @contextmanager
-def small_disk(place: Path, kilobytes: int) -> Iterator[None]:
+def small_disk(place: Path, kilobytes: int, option: str = "rw") -> Iterator[None]:
     place.mkdir(parents=True, exist_ok=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", str(place)], check=True)
+    options = f"size={kilobytes}k,{option}"
+    subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(place)], check=True)
     try:
         yield
     finally:

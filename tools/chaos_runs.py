@@ -34,11 +34,17 @@ Report = dict[str, Any]
 class Training:
     """One start of the real command, recognisable by a token in its environment and its children's."""
 
-    def __init__(self, arguments: list[str], log: Path, plan: Path | None = None) -> None:
+    def __init__(
+        self,
+        arguments: list[str],
+        log: Path,
+        plan: Path | None = None,
+        variables: dict[str, str] | None = None,
+    ) -> None:
         self.token = f"{os.getpid()}-{time.monotonic_ns()}"
         self.temporary = log.with_suffix(".tmpdir")
         self.temporary.mkdir(exist_ok=True)
-        environment = os.environ | {TOKEN: self.token, "TMPDIR": str(self.temporary)}
+        environment = os.environ | {TOKEN: self.token, "TMPDIR": str(self.temporary)} | (variables or {})
         if plan is not None:
             environment |= {observer.VARIABLE: fault_injector.__file__, fault_injector.PLAN: str(plan)}
         self.log, self.held = log, set[str]()
