@@ -68,7 +68,6 @@ def with_environments(folder: Path, env: str) -> tuple[list[str], dict[str, str]
     variables = {
         "PYTHONPATH": str(folder),
         "CHAOS_ONCE": str(folder / "once"),
-        "CHAOS_PARENT": str(os.getpid()),
     }
     return ["--env", f"chaos_environments:{env}", *CARTPOLE[2:]], variables
 
