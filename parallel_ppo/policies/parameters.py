@@ -14,6 +14,7 @@ from parallel_ppo.keyed import generator, integer_seed
 from parallel_ppo.policies.policy import Policy
 
 ALIGNMENT = 16  # floats: every parameter starts on a cache line, in every process alike
+LARGE = 1 << 24  # weights of a layer
 HEAD_GAINS = {"action_head.weight": 0.01, "value_head.weight": 1.0}
 
 
@@ -78,6 +79,9 @@ def _fan_in(policy: Policy, name: str) -> int:
 def _orthogonal(shape: tuple[int, ...], gain: float, draws: np.random.Generator) -> np.ndarray:
     rows, columns = shape[0], int(np.prod(shape[1:]))
     normal = draws.standard_normal((max(rows, columns), min(rows, columns)))
-    q, r = np.linalg.qr(normal)
-    q *= np.sign(np.diag(r))
+    if normal.size > LARGE:  # the same matrix but for its last digits, much sooner
+        q = normal @ np.linalg.inv(np.linalg.cholesky(normal.T @ normal)).T
+    else:
+        q, r = np.linalg.qr(normal)
+        q *= np.sign(np.diag(r))
     return (gain * (q if rows >= columns else q.T)).reshape(shape).astype(np.float32)

@@ -23,7 +23,7 @@ from parallel_ppo.machine.placement import descriptor_need_error, memory_need_er
 from parallel_ppo.machine.resources import count
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.policies.actor import check_network
-from parallel_ppo.policies.parameters import bind, initialise, num_flat, sha256, views
+from parallel_ppo.policies.parameters import LARGE, bind, initialise, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.records.display import Display, duration_text, make_log
 from parallel_ppo.records.timeline import Phase, process_started
@@ -143,6 +143,8 @@ def _build(
     if plan.node.leads:
         user_key.prepare(display.note, display.warn)
     if not (plan.resume and _resume(plan, state, policy, display)):
+        if len(state.parameters) > LARGE:
+            display.note(f"drawing {len(state.parameters):,} parameters and saving them takes a while")
         initialise(policy, state.parameters, settings.training.seed)
         state.publish_first_versions()
     _tell_trial(plan, state, display)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
+from parallel_ppo.policies import parameters
 from parallel_ppo.policies.parameters import ALIGNMENT, bind, initialise, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy, Preparation
 from tests.conftest import small_settings
@@ -90,3 +91,10 @@ def test_the_nature_cnn_infers_on_packed_weights_what_it_computes_in_training() 
         torch.testing.assert_close(packed.action, plain.action.detach(), rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(packed.value, plain.value.detach(), rtol=1e-4, atol=1e-6)
     assert policy.trunk.packed, "the packed weights were not used"
+
+
+def test_large_layers_are_drawn_another_way_to_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = build("mlp")[1]
+    monkeypatch.setattr(parameters, "LARGE", 0)
+    monkeypatch.setattr(np.linalg, "qr", lambda matrix: pytest.fail("minutes for a million inputs"))
+    np.testing.assert_allclose(build("mlp")[1], expected, atol=1e-6)
