@@ -36,7 +36,7 @@ FAST = [
         (["--n-stepz", "5"], "--n-stepz: no such flag; did you mean --n-steps?"),
         (["--seed"], "--seed: expected a value"),
         (["runs/1"], "runs/1: not expected here; see --help"),
-        (["--env", "x" * 300], "no environment is called"),
+        (["--env", "x" * 300 + "-v1"], "no environment is called"),
         (["--config", "x" * 300], "File name too long"),
         (["--duration", "5 minutes"], "--duration 5 minutes: expected hours such as 1.5, or a time such as 90s, 5m"),
         (["--set", "training.seed=0x" + "f" * 5000], "is too large"),
