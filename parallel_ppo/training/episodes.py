@@ -13,6 +13,7 @@ class Episode(NamedTuple):
     episode_return: float
     length: int
     level_seed: int | None
+    success: bool | None  # None: the environment does not say whether the level was solved
 
     def as_dict(self) -> dict[str, float | int | None]:
         values = self._asdict()
@@ -32,7 +33,7 @@ def finished_episodes(state: TrainingState, memory: Slab) -> list[Episode]:
         state.episode_return += memory.reward[t]
         state.episode_length += 1
         for env in memory.episode_start[t + 1].nonzero()[0].tolist():
-            level = int(memory.level_seed[t, env])
+            level, complete = int(memory.level_seed[t, env]), int(memory.level_complete[t, env])
             step = counters.env_steps + (t + 1) * num_envs
             found.append(
                 Episode(
@@ -42,6 +43,7 @@ def finished_episodes(state: TrainingState, memory: Slab) -> list[Episode]:
                     float(state.episode_return[env]),
                     int(state.episode_length[env]),
                     level if level >= 0 else None,
+                    bool(complete) if complete >= 0 else None,
                 )
             )
             state.recent_returns.append(found[-1].episode_return)

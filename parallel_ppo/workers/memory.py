@@ -31,6 +31,7 @@ POISON = 0xA5
 
 # Who writes a field, and when it is valid.
 COLLECTED = "worker", "after collect"
+AT_AN_END = "worker", "after collect, where episode_start[t + 1]"
 REVALUED = "worker", "after revalue"
 TARGET = "coordinator", "after collect, before the update"
 PUBLISHED = "coordinator", "always; changes only between iterations"
@@ -70,7 +71,8 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         Field("episode_start", (t + 1, e), "uint8", *COLLECTED, gathered=True, slab=True),
         Field("truncated", (t, e), "uint8", *COLLECTED, gathered=True, slab=True),
         Field("final_value", (t, e), "float32", *COLLECTED, gathered=True, slab=True),
-        Field("level_seed", (t, e), "int32", "worker", "after collect, where episode_start[t + 1]", gathered=True, slab=True),
+        Field("level_seed", (t, e), "int32", *AT_AN_END, gathered=True, slab=True),
+        Field("level_complete", (t, e), "int8", *AT_AN_END, gathered=True, slab=True),
         Field("advantage", (t, e), "float32", *TARGET, sampled=True, slab=True),
         Field("target_return", (t, e), "float32", *TARGET, sampled=True, slab=True),
         Field("learner_value", (t + 1, e) if revalues else (0, 0), "float32", *REVALUED, gathered=revalues, slab=True),
@@ -131,6 +133,7 @@ class Slab:
     truncated: np.ndarray
     final_value: np.ndarray
     level_seed: np.ndarray
+    level_complete: np.ndarray
     advantage: np.ndarray
     target_return: np.ndarray
     learner_value: np.ndarray

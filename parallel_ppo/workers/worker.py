@@ -161,6 +161,7 @@ class Worker:
         slab.reward[t, columns] = result.reward
         slab.episode_start[t + 1, columns] = result.episode_start
         slab.level_seed[t, columns] = -1 if result.level_seed is None else result.level_seed
+        slab.level_complete[t, columns] = -1 if result.level_complete is None else result.level_complete
         slab.truncated[t, columns] = 0
         slab.final_value[t, columns] = 0
         if result.final_observation is not None:

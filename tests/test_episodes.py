@@ -1,0 +1,57 @@
+"""What is written of an episode when it ends."""
+
+from collections import deque
+from types import SimpleNamespace
+
+import numpy as np
+
+from parallel_ppo.envs.contract import Step
+from parallel_ppo.training.episodes import finished_episodes
+from parallel_ppo.workers.worker import Worker
+
+
+def test_an_episode_says_which_level_it_was_and_whether_it_was_solved() -> None:
+    state = SimpleNamespace(
+        counters=SimpleNamespace(iteration=4, env_steps=600, episodes=7),
+        episode_return=np.array([5.0, 0.0, 0.0]),
+        episode_length=np.array([9, 0, 0]),
+        recent_returns=deque(maxlen=9),
+        recent_lengths=deque(maxlen=9),
+    )
+    start = np.zeros((3, 3), np.uint8)
+    start[1, 0] = start[2, 1] = start[2, 2] = 1
+    slab = SimpleNamespace(
+        reward=np.ones((2, 3), np.float32),
+        episode_start=start,
+        level_seed=np.array([[40, 0, 0], [0, 41, -1]], np.int32),
+        level_complete=np.array([[1, 0, 0], [1, 0, -1]], np.int8),
+    )
+    found = [episode.as_dict() for episode in finished_episodes(state, slab)]
+    assert [(row["env"], row["level_seed"], row["success"]) for row in found] == [
+        (0, 40, True),
+        (1, 41, False),
+        (2, None, None),
+    ]
+    assert found[0]["return"] == 6.0 and found[0]["length"] == 10 and found[0]["step"] == 603
+
+
+def test_a_worker_keeps_what_the_environment_says_of_a_level() -> None:
+    names = (
+        "observation",
+        "reward",
+        "episode_start",
+        "level_seed",
+        "level_complete",
+        "truncated",
+        "final_value",
+    )
+    slab = SimpleNamespace(action=np.zeros((1, 2)), **{name: np.full((2, 2), 99.0) for name in names})
+    over = np.array([True, False])
+    told = [
+        Step(np.zeros(2), np.zeros(2), over, None, None, np.array([7, 8]), np.array([True, False])),
+        Step(np.zeros(2), np.zeros(2), over, None, None, None, None),
+    ]
+    for step, seeds, solved in zip(told, ([7, 8], [-1, -1]), ([1, 0], [-1, -1]), strict=True):
+        env = SimpleNamespace(step=lambda action, step=step: step)
+        Worker.step(SimpleNamespace(), env, SimpleNamespace(), slab, 0, slice(0, 2))  # type: ignore[arg-type]
+        assert slab.level_seed[0].tolist() == seeds and slab.level_complete[0].tolist() == solved
