@@ -193,7 +193,7 @@ def _picture(path: Path, results: dict[str, Any]) -> None:
             axes.axvline(1.1, color=theme.LIGHT.series[0], linestyle="--", linewidth=1)
         commit = (results["versions"]["commit"] or "no commit")[:7]
         figure.supxlabel(
-            f"Medians with the range of the repeats, interleaved; {results['machine']['cpus']} cores; commit {commit}",
+            f"Medians and ranges, interleaved; {results['machine']['cpus']} cores; commit {commit}",
             x=0.01, ha="left", fontsize=8, color=theme.LIGHT.muted,
         )  # fmt: skip
     theme.save(figure, path)

@@ -1,4 +1,4 @@
-"""A first environment of one's own: a point with a thruster in a square room, and a target it has to reach."""
+"""A first environment of one's own: a point with a thruster in a square room, and a target to reach."""
 
 import gymnasium
 import numpy as np

@@ -1,4 +1,4 @@
-"""What a policy of Pendulum-v1 or MountainCar-v0 does in every state, the value it gives it, and one episode on both.
+"""What a policy of Pendulum-v1 or MountainCar-v0 does in every state, its value, and an episode.
 
 python examples/state_plane.py runs/parallel-1      writes plane.png into the run directory
 """
@@ -20,7 +20,8 @@ from parallel_ppo.reports import theme
 # Both axes with their bounds, what an action is, the observation of a state and the state of an observation.
 PLANES = {
     "Pendulum-v1": (
-        ("angle from upright (radians)", -np.pi, np.pi), ("angular velocity (radians/s)", -8, 8), "torque (Nm)",
+        ("angle from upright (radians)", -np.pi, np.pi), ("angular velocity (radians/s)", -8, 8),
+        "torque (Nm)",
         lambda x, y: (np.cos(x), np.sin(x), y), lambda row: (np.arctan2(row[1], row[0]), row[2]),
     ),
     "MountainCar-v0": (

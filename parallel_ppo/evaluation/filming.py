@@ -63,7 +63,7 @@ def check_camera(
 
 
 def _check_picture(settings: Settings) -> int:
-    """Its pictures a second. Tried on an environment of its own, because a reset would change the episodes."""
+    """Its pictures a second. Tried on an environment of its own, for a reset changes the episodes."""
     if env_names.procgen_game(settings.env.id) is not None:
         return PROCGEN_FPS
     from parallel_ppo.envs.gymnasium import make
@@ -80,7 +80,8 @@ def _check_picture(settings: Settings) -> int:
             env.reset(seed=0)
             picture = np.asarray(env.render())
             if picture.ndim != 3 or picture.shape[2] not in (3, 4) or picture.dtype != np.uint8:
-                problem = f"its picture is {picture.dtype} of shape {picture.shape}; expected uint8, height x width x 3"
+                found = f"{picture.dtype} of shape {picture.shape}"
+                problem = f"its picture is {found}; expected uint8, height x width x 3"
     except InputError:
         raise
     except Exception as error:
@@ -92,7 +93,7 @@ def _check_picture(settings: Settings) -> int:
     return int(env.metadata.get("render_fps") or OTHER_FPS)
 
 
-# --- filming --------------------------------------------------------------------------------------------------------------
+# --- filming ------------------------------------------------------------------------------------------------
 
 
 def film(camera: Camera, finished: list[Played]) -> Iterator[Image.Image]:
@@ -111,7 +112,7 @@ def film(camera: Camera, finished: list[Played]) -> Iterator[Image.Image]:
 
 
 def _advance(tiles: list[video.Tile], levels: list[int | None], moment: Moment, env: SliceEnv) -> None:
-    """An environment that ended shows its next episode already: its tile keeps the last picture, with the final return."""
+    """An environment that ended shows its next episode already: its tile keeps the last picture."""
     for index, (tile, view) in enumerate(zip(tiles, env.views(), strict=True)):
         if tile.is_over:
             continue

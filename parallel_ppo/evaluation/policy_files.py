@@ -51,7 +51,7 @@ class Filled(NamedTuple):
     policy_sha256: str
 
 
-# --- finding --------------------------------------------------------------------------------------------------------------
+# --- finding ------------------------------------------------------------------------------------------------
 
 
 def candidates(path: Path) -> tuple[list[Path], str | None]:
@@ -98,7 +98,7 @@ def run_root(path: Path) -> Path:
     return folder.parent if folder.name == "checkpoints" else folder
 
 
-# --- reading --------------------------------------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------------------
 
 
 def load(path: Path, *, trust: bool = False) -> tuple[Weights, list[str]]:
@@ -178,7 +178,7 @@ def _spec(values: Any) -> EnvSpec:
     return spec
 
 
-# --- checking -------------------------------------------------------------------------------------------------------------
+# --- checking -----------------------------------------------------------------------------------------------
 
 
 def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:

@@ -1,4 +1,4 @@
-"""What an evaluation says: estimates with intervals, as a table and as JSON. The same episodes always give the same report."""
+"""What an evaluation says: estimates with intervals, as a table and as JSON. Equal episodes, equal report."""
 
 import math
 from collections.abc import Sequence
@@ -116,7 +116,7 @@ def _episode(episode: Played, env: EnvSettings) -> Report:
     }
 
 
-# --- the table ------------------------------------------------------------------------------------------------------------
+# --- the table ----------------------------------------------------------------------------------------------
 
 
 def table(report: Report) -> Table:

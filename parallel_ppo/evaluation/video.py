@@ -91,7 +91,8 @@ class Mp4:
         if self.writer is None:
             self.writer = self.library.write_frames(
                 str(self.temporary), frame.size, fps=self.fps, codec="libx264", pix_fmt_out="yuv420p",
-                macro_block_size=2, quality=7, ffmpeg_log_level="error", output_params=["-movflags", "+faststart"],
+                macro_block_size=2, quality=7, ffmpeg_log_level="error",
+                output_params=["-movflags", "+faststart"],
             )  # fmt: skip
             next(self.writer)
         self.writer.send(np.asarray(frame))
@@ -110,7 +111,7 @@ class Mp4:
 
 
 class Gif:
-    """Keeps at most 300 frames: when there are more, every second one goes, and the others stay twice as long.
+    """Keeps at most 300 frames: when there are more, every second one goes, the others stay twice as long.
 
     A file that is too large is written again, smaller.
     """

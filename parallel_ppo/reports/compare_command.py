@@ -31,7 +31,7 @@ from parallel_ppo.storage.files import write_atomically
 EXAMPLES = (
     "compare_results.py",
     "compare_results.py --sequential runs/sequential-1 --parallel runs/parallel-1",
-    "compare_results.py --run one=runs/w1 --run two=runs/w2 --run four=runs/w4 --output-dir comparison-workers",
+    "compare_results.py --run one=runs/w1 --run two=runs/w2 --run four=runs/w4 --output-dir workers",
 )
 
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> Parser:
     result = Parser(
-        description="Compare runs: speedup with an interval, efficiency, time to a return, memory, CPU use, equal bits. "
+        description="Compare runs: speedup with an interval, time to a return, memory, equal bits. "
         "Without runs, the newest sequential and the newest parallel one under runs/.",
         examples=EXAMPLES,
     )
@@ -65,7 +65,7 @@ def _parser() -> Parser:
         metavar="LABEL=DIR",
         action="append",
         default=[],
-        help="any run under a label (repeat a label: seeds); the first label is the baseline unless --sequential is given",
+        help="any run under a label (repeat it: seeds); the first label, or --sequential, is the baseline",
     )
     result.add_argument(
         "--returns", metavar="R,R,..", help="returns whose time to reach is told (default: chosen)"
@@ -99,9 +99,7 @@ def choose_groups(flags: argparse.Namespace, console: Console) -> list[Group]:
         if directories
     ]
     if len(groups) < 2:
-        raise InputError(
-            f"only {groups[0].label} is given; a comparison needs two, add --run LABEL=DIR or --sequential DIR"
-        )
+        raise InputError(f"only {groups[0].label} is given; a comparison needs two, add --run LABEL=DIR")
     return groups
 
 

@@ -1,4 +1,4 @@
-"""Groups of runs compared: speed, memory, time to a return, whether they learned the same bits and may be compared at all.
+"""Groups of runs compared: speed, memory, time to a return, equal bits, and whether they may be compared.
 
 The first group is the baseline; every other one is compared with it.
 """
@@ -111,7 +111,7 @@ def compare(groups: Sequence[Group], *, thresholds: Sequence[float] | None = Non
     )
 
 
-# --- one group ------------------------------------------------------------------------------------------------------------
+# --- one group ----------------------------------------------------------------------------------------------
 
 
 def describe(group: Group, thresholds: Sequence[float]) -> GroupResult:
@@ -160,7 +160,7 @@ def seconds_to_return(group: Group, threshold: float) -> float:
 
 
 def default_thresholds(groups: Sequence[Group]) -> list[float]:
-    """A quarter, half and three quarters of the way from the first return to the best that all groups reached."""
+    """A quarter, half and three quarters of the way from the first return to the best that all reached."""
     known = [curves.return_curve(run) for group in groups for run in group.runs]
     known = [curve[np.isfinite(curve)] for curve in known]
     if any(len(curve) == 0 for curve in known):
@@ -172,7 +172,7 @@ def default_thresholds(groups: Sequence[Group]) -> list[float]:
     return sorted({float(f"{start + share * (best - start):.3g}") for share in (0.25, 0.5, 0.75)})
 
 
-# --- a pair ---------------------------------------------------------------------------------------------------------------
+# --- a pair -------------------------------------------------------------------------------------------------
 
 
 def compare_pair(baseline: Group, other: Group) -> PairResult:
@@ -237,7 +237,7 @@ def _by_steps(run: Run) -> dict[int, str]:
     return {int(steps): digest for steps, digest in zip(run.steps, run.policy_sha256, strict=True) if digest}
 
 
-# --- may they be compared? ------------------------------------------------------------------------------------------------
+# --- may they be compared? ----------------------------------------------------------------------------------
 
 
 def unlike_groups(baseline: Group, other: Group, *, proven: bool) -> Iterator[str]:
@@ -273,8 +273,8 @@ def busy_machine(group: Group) -> list[str]:
         got = curves.cpu_percent([run])
         if got < CONTENDED * wanted:
             lines.append(
-                f"{run.name} got {got:.0f}% CPU while busy for {wanted:.0f}%: other programs used the machine, "
-                "so its speed says little; run it again on an idle one"
+                f"{run.name} got {got:.0f}% CPU while busy for {wanted:.0f}%: other programs used the "
+                "machine, so its speed says little; run it again on an idle one"
             )
     return lines
 

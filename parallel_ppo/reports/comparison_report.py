@@ -32,7 +32,7 @@ LINES = (
     "Bands: 95 % over seeds. Dotted: mean throughput. Dashed: the baseline."
 )
 
-# --- the sentences --------------------------------------------------------------------------------------------------------
+# --- the sentences ------------------------------------------------------------------------------------------
 
 
 def fastest(comparison: Comparison) -> PairResult:
@@ -76,7 +76,7 @@ def processes(result: GroupResult) -> str:
 
 
 def group_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """The table: a name, and one cell per group. What was run is a row only where it differs: the subtitle has it."""
+    """The table: a name, and one cell per group. What was run is a row only where it differs."""
     groups = comparison.groups
     work = (
         "game, network, epochs",
@@ -137,14 +137,14 @@ def equal_time_lines(comparison: Comparison) -> list[str]:
 def footnotes(comparison: Comparison) -> list[str]:
     is_single = all(len(result.seeds) == 1 for result in comparison.groups)
     lines = [
-        "Throughput is end to end (collect and update) without the first iteration. Intervals are 95 % bootstraps: "
-        f"speeds over blocks of neighbouring iterations and over seeds (from {LEAST_ITERATIONS} iterations on), "
-        f"returns over {'episodes' if is_single else 'seeds'} (from {LEAST_EPISODES} episodes on).",
+        "Throughput is end to end (collect and update) without the first iteration. Intervals are "
+        "95 % bootstraps: speeds over blocks of neighbouring iterations and over seeds (from "
+        f"{LEAST_ITERATIONS} iterations on), returns over {'episodes' if is_single else 'seeds'} (from {LEAST_EPISODES} episodes on).",
         "Efficiency is speedup divided by the number of workers, times the threads of the baseline.",
     ]
     if is_single:
         lines.append(
-            "One run each: the intervals do not cover the change from run to run; give several seeds for that."
+            "One run each: the intervals do not cover the change from run to run; give several seeds."
         )
     return lines
 
@@ -153,7 +153,7 @@ def _directories(comparison: Comparison) -> list[tuple[str, str]]:
     return [(result.label, directory) for result in comparison.groups for directory in result.directories]
 
 
-# --- as text --------------------------------------------------------------------------------------------------------------
+# --- as text ------------------------------------------------------------------------------------------------
 
 
 def text_report(comparison: Comparison) -> str:
@@ -206,7 +206,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
         console.print(f"[dim]note: {escape(line)}[/dim]", soft_wrap=True)
 
 
-# --- as a page ------------------------------------------------------------------------------------------------------------
+# --- as a page ----------------------------------------------------------------------------------------------
 
 
 def comparison_page(groups: Sequence[Group], comparison: Comparison) -> str:
@@ -236,10 +236,10 @@ def _cards(comparison: Comparison) -> list[str]:
     verdict = {IDENTICAL: "yes", DIFFERENT: "no"}.get(pair.identity.verdict, "not known")
     is_known = pair.same_work and math.isfinite(pair.speedup.low)
     speedup = f"{number(pair.speedup.value, 2)}x" if is_known else "not known"
-    returns = number(result.final_return.value, 2)
+    returns, fps = number(result.final_return.value, 2), result.throughput
     return [
         html.card(speedup, "Speedup", _interval(pair.speedup, 2) if pair.same_work else "different work"),
-        html.card(number(result.throughput.value), f"Steps per second, {pair.label}", _interval(result.throughput)),
+        html.card(number(fps.value), f"Steps per second, {pair.label}", _interval(fps)),
         html.card(percent(Estimate(pair.efficiency.value)), "Efficiency per worker", processes(result)),
         html.card(returns, f"Return, {pair.label}", f"{count(result.final_episodes, 'episode')}"),
         html.card(verdict, "Same bits", f"{count(pair.identity.compared, 'iteration')} compared"),
@@ -253,7 +253,7 @@ def _interval(value: Estimate, digits: int = 0) -> str:
     )
 
 
-# --- as a figure ----------------------------------------------------------------------------------------------------------
+# --- as a figure --------------------------------------------------------------------------------------------
 
 
 def panels(groups: Sequence[Group], comparison: Comparison) -> list[tuple[str, Drawing]]:

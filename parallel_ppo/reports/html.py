@@ -1,4 +1,4 @@
-"""Self-contained pages: one file, nothing loaded from anywhere, light and dark as the reader's system has it."""
+"""Self-contained pages: one file, nothing loaded from anywhere, light and dark as the reader has it."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ main { max-width: 1120px; margin: 0 auto; padding: 32px 20px 64px; }
 h1 { font-size: 1.7rem; line-height: 1.25; margin: 0 0 8px; }
 h2 { font-size: 1.15rem; margin: 40px 0 12px; }
 .muted, footer { color: var(--muted); font-size: 0.9rem; }
-.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px; margin: 24px 0; }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(170px, 1fr)); gap: 12px;
+  margin: 24px 0; }
 .card { background: var(--panel); border: 1px solid var(--line); border-radius: 10px; padding: 14px 16px; }
 .card b { display: block; font-size: 1.6rem; line-height: 1.2; color: var(--accent); }
 .card small { color: var(--muted); display: block; }
-.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr)); gap: 16px; }
+.pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 420px), 1fr));
+  gap: 16px; }
 .scroll { overflow-x: auto; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
 th, td { text-align: left; padding: 7px 12px; border-bottom: 1px solid var(--line); vertical-align: top; }
@@ -35,7 +37,8 @@ tbody th { font-weight: 500; color: var(--muted); white-space: nowrap; }
 td { min-width: 11em; }
 td.number { min-width: 0; }
 .notes { margin-top: 16px; }
-.warnings { background: var(--warning-panel); color: var(--warning); border-radius: 10px; padding: 12px 16px; margin: 20px 0; }
+.warnings { background: var(--warning-panel); color: var(--warning); border-radius: 10px;
+  padding: 12px 16px; margin: 20px 0; }
 .warnings ul, .notes ul { margin: 4px 0 0; padding-left: 20px; }
 img { width: 100%; height: auto; display: block; }
 code { font-size: 0.9em; overflow-wrap: anywhere; }
@@ -49,7 +52,8 @@ footer { margin-top: 48px; border-top: 1px solid var(--line); padding-top: 12px;
   tr { border-bottom: 1px solid var(--line); padding: 8px 0; }
   tbody th, td, td.number { border: 0; padding: 2px 0; white-space: normal; overflow-wrap: anywhere; }
   tbody th { color: var(--text); font-weight: 600; }
-  td::before { content: attr(data-column); color: var(--muted); display: inline-block; min-width: 9em; margin-right: 8px; }
+  td::before { content: attr(data-column); color: var(--muted); display: inline-block;
+    min-width: 9em; margin-right: 8px; }
 }
 """
 
@@ -75,7 +79,7 @@ def page(*, title: str, body: Sequence[str]) -> str:
 
 
 def pictures(items: Sequence[tuple[str, Callable[[Theme], Figure]]]) -> str:
-    """Side by side where there is room, below each other where not; in both themes: the browser shows the one that suits."""
+    """Side by side where there is room, below each other where not; light and dark."""
     found = []
     for description, draw in items:
         light, dark = (_data_address(figure_bytes(draw(theme), "svg")) for theme in (LIGHT, DARK))
@@ -116,7 +120,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from:
             for column, cell in enumerate(rest, start=1)
         )
         lines.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
-    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table></div>'
+    body = "".join(lines)
+    return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
 def bullets(title: str, lines: Sequence[str], *, kind: str = "notes") -> str:

@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> Parser:
     result = Parser(
-        description="Plot returns, losses, entropy, KL, throughput, memory and phases over steps and over wall time. "
+        description="Plot returns, losses, entropy, KL, throughput, memory and phases over steps and time. "
         "Runs that differ only in their seed become a mean with its interval. "
         "Without a run, the newest one under runs/.",
         examples=EXAMPLES,
@@ -64,7 +64,7 @@ def _parser() -> Parser:
     )
     result.add_argument(
         "--output-dir",
-        help="where to write (default: plots/ in the run directory; of several runs, beside them, with their names)",
+        help="where to write (default: plots/ in the run directory; of several runs, beside them)",
     )
     return result
 
@@ -91,7 +91,7 @@ def choose_runs(flags: argparse.Namespace, console: Console) -> list[Run]:
         found = find_runs(flags.runs_dir)
         if not found:
             raise InputError(
-                f"no run under {flags.runs_dir}/; name a run directory, or train one with `make train-parallel`"
+                f"no run under {flags.runs_dir}/; name a run, or make one with `make train-parallel`"
             )
         directories = [str(found[-1])]
         console.print(f"newest run: {escape(directories[0])}", soft_wrap=True)

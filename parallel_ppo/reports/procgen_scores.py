@@ -1,7 +1,8 @@
 """Published facts about the 16 Procgen games: return ranges and the learning curves of OpenAI's PPO.
 
-Ranges and curves: openai/train-procgen (`constants.py` and its results), mean of 3 runs. The curves are easy mode,
-64 environments x 256 steps, 3 epochs, IMPALA; each figure is the mean return within 0.15 M steps of its position.
+Ranges and curves: openai/train-procgen (`constants.py` and its results), mean of 3 runs. The curves are easy
+mode, 64 environments x 256 steps, 3 epochs, IMPALA; each figure is the mean return within 0.15 M steps of
+its position.
 """
 
 from __future__ import annotations
@@ -89,9 +90,6 @@ CURVES = {
     "starpilot": Curve(2.9, 7.4, 11.0, 18.9, 30.8, 24.7, 8.6, 26.8, 35.0),
 }
 
-# Standard deviation over the 3 published runs, 200 levels, 1 M steps.
-SEED_DEVIATION = {"starpilot": 0.2, "fruitbot": 1.8, "coinrun": 0.4, "jumper": 0.2, "bigfish": 0.2}
-
 
 @dataclass(frozen=True)
 class Published:
@@ -103,7 +101,7 @@ class Published:
 
 
 def game_name(env_id: str) -> str | None:
-    """`coinrun` for `procgen:procgen-coinrun-v0`, `procgen-coinrun-v0` and `coinrun`; None for other environments."""
+    """`coinrun` for `procgen:procgen-coinrun-v0`, `procgen-coinrun-v0` and `coinrun`; None for others."""
     name = env_id.split(":")[-1].removeprefix("procgen-").removesuffix("-v0")
     return name if name in EASY_RANGE else None
 

@@ -1,8 +1,8 @@
 """Reading a run directory, finished or not.
 
 A run in progress is as good as a finished one: what is on disk is taken, a torn last line is left out, and
-`Run.notes` says so. Only what leaves nothing to report is an `InputError`. Files may come from strangers: only regular
-files of bounded size are read, and every text in them becomes one printable line.
+`Run.notes` says so. Only what leaves nothing to report is an `InputError`. Files may come from strangers:
+only regular files of bounded size are read, and every text in them becomes one printable line.
 """
 
 from __future__ import annotations

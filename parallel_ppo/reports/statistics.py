@@ -1,7 +1,7 @@
 """The arithmetic of the reports: pure functions over arrays, deterministic, without files or pictures.
 
-Intervals are percentile bootstraps at 95 %. Iterations of one run are not independent (a garbage collection or
-a busy neighbour lasts for several of them), so they are resampled in blocks of neighbours.
+Intervals are percentile bootstraps at 95 %. Iterations of one run are not independent (a garbage collection
+or a busy neighbour lasts for several of them), so they are resampled in blocks of neighbours.
 """
 
 from __future__ import annotations
@@ -112,7 +112,8 @@ def smoothing_window(count: int) -> int:
 def recent_mean(
     positions: np.ndarray, values: np.ndarray, at: np.ndarray, *, window: int, minimum: int
 ) -> np.ndarray:
-    """At each of `at`: the mean of the last `window` values whose position is not behind it; NaN before `minimum`."""
+    """At each of `at`: the mean of the last `window` values whose position is not behind it; NaN before
+    `minimum`."""
     order = np.argsort(positions, kind="stable")
     sums = np.concatenate([[0.0], np.cumsum(values[order])])
     ends = np.searchsorted(positions[order], at, side="right")

@@ -95,11 +95,13 @@ def notes(result: SuiteResult) -> list[str]:
     modes = sorted({f"{game.distribution_mode}, {_levels(game)}" for game in result.games})
     lines.append("levels: " + "; ".join(modes))
     lines.append(
-        f"returns are of the last {RETURN_WINDOW} training episodes (at least {LEAST_EPISODES}); the interval is over seeds"
+        f"returns are of the last {RETURN_WINDOW} training episodes (at least {LEAST_EPISODES}); the "
+        "interval is over seeds"
     )
     if any(game.published for game in result.games):
         lines.append(
-            "published: OpenAI's PPO, IMPALA, 64 x 256, 3 epochs, mean of 3 runs, within 0.15 M steps (openai/train-procgen)"
+            "published: OpenAI's PPO, IMPALA, 64 x 256, 3 epochs, mean of 3 runs, within 0.15 M steps "
+            "(openai/train-procgen)"
         )
     return lines
 

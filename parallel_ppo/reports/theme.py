@@ -55,7 +55,6 @@ DARK = Theme(
     series=("#f29a55", "#62aee8", "#5cc492", "#b592de", "#ea7fa0", "#bfae93"),
     phases=("#5a9ddb", "#e8ad55", "#d08090", "#6b7580"),
 )
-THEMES = (LIGHT, DARK)
 
 
 @contextmanager
@@ -153,7 +152,8 @@ def empty(axes: Axes, why: str) -> None:
 def headed_figure(
     width: float, height: float, *, title: str, legend: Legend = ()
 ) -> tuple[SubFigure, SubFigure, Figure]:
-    """A figure with a strip on top for the title and under it one legend for all panels; both may take several lines."""
+    """A figure with a strip on top for the title and under it one legend for all panels; both may take
+    several lines."""
     lines = textwrap.wrap(title, int(7.5 * width)) or [""]
     columns = _legend_columns(width, legend)
     rows = -(-len(legend) // columns) if legend else 1

@@ -31,7 +31,8 @@ def train(
     output: Path,
     on_progress: Callable[[int, float], None] | None = None,
 ) -> None:
-    """Run the parallel trainer; `on_progress` gets steps and seconds. Raises `TrainerFailed` unless it exits with 0."""
+    """Run the parallel trainer; `on_progress` gets steps and seconds. Raises `TrainerFailed` unless it exits
+    with 0."""
     script = project / PARALLEL_TRAINER
     if not script.exists():
         raise InputError(f"no {script}; run this from a full clone of the project")
@@ -76,7 +77,8 @@ def _die_with_parent() -> None:
 
 @contextmanager
 def _interrupting(child: subprocess.Popen) -> Iterator[None]:
-    """The child is in its own session, so that one Ctrl-C reaches it once: from here. It saves, then we leave."""
+    """The child is in its own session, so that one Ctrl-C reaches it once: from here. It saves, then we
+    leave."""
 
     def terminate(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,5 @@
-"""Writes run directories as the trainers do, in milliseconds, with timings and learning that are known exactly."""
+"""Writes run directories as the trainers do, in milliseconds, with timings and learning that are known
+exactly."""
 
 from __future__ import annotations
 
@@ -35,7 +36,8 @@ def write_run(
     threads: int = 1,
     exchange: float = 0.0,
 ) -> Path:
-    """`rollout` and `learn` are the seconds of one worker; `coordinator` is the part of `learn` that never shrinks."""
+    """`rollout` and `learn` are the seconds of one worker; `coordinator` is the part of `learn` that never
+    shrinks."""
     path.mkdir(parents=True)
     steps_each = num_envs * n_steps
     generator = np.random.default_rng(seed * 1000 + workers)

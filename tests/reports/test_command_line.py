@@ -15,7 +15,8 @@ COMMANDS = ("compare_results.py", "plot_results.py", "benchmarks/scaling.py", "t
 
 @pytest.fixture
 def call(monkeypatch, capsys, tmp_path):
-    """Run a script as `python SCRIPT ARGUMENTS` would, in this process: importing matplotlib costs a second each time."""
+    """Run a script as `python SCRIPT ARGUMENTS` would, in this process: importing matplotlib costs a second
+    each time."""
 
     def run(script, *arguments):
         monkeypatch.chdir(tmp_path)

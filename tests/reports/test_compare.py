@@ -58,7 +58,8 @@ def test_efficiency_counts_the_threads_of_the_baseline(tmp_path):
 
 
 def test_equal_hashes_are_the_proof_that_learning_was_the_same(tmp_path):
-    """Threads and commits that differ are then no reason for a warning; another machine still is: of the speed."""
+    """Threads and commits that differ are then no reason for a warning; another machine still is: of the
+    speed."""
     for machine, expected in (("Test CPU", []), ("Other", ["other machine"])):
         one = write_run(tmp_path / f"s{machine}", kind="sequential", workers=1, threads=2, commit="old")
         two = write_run(tmp_path / f"p{machine}", machine=machine)
@@ -247,7 +248,8 @@ def test_a_run_counts_once(tmp_path):
 
 
 def test_any_text_can_be_a_label(tmp_path, capsys, monkeypatch):
-    """Labels and folders are named by people, machines and environments by strangers: none of it is mathematics or markup."""
+    """Labels and folders are named by people, machines and environments by strangers: none of it is
+    mathematics or markup."""
     monkeypatch.chdir(tmp_path)
     labels = ["a$_$", "_hidden", "x" * 400, "two\nlines \x1b[31m", "\udc80", "$\\frac$", "seconds"]
     flags, groups = [], []
