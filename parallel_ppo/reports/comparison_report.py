@@ -139,7 +139,8 @@ def footnotes(comparison: Comparison) -> list[str]:
     lines = [
         "Throughput is end to end (collect and update) without the first iteration. Intervals are "
         "95 % bootstraps: speeds over blocks of neighbouring iterations and over seeds (from "
-        f"{LEAST_ITERATIONS} iterations on), returns over {'episodes' if is_single else 'seeds'} (from {LEAST_EPISODES} episodes on).",
+        f"{LEAST_ITERATIONS} iterations on), returns over "
+        f"{'episodes' if is_single else 'seeds'} (from {LEAST_EPISODES} episodes on).",
         "Efficiency is speedup divided by the number of workers, times the threads of the baseline.",
     ]
     if is_single:
