@@ -7,12 +7,14 @@ from parallel_ppo.printable import printable
 
 class ExitCode(IntEnum):
     DONE = 0
+    DIFFERENT = 1  # verify: another policy was learned
     INPUT = 2
     NUMBERS = 3
     RESTARTS = 4
     STORAGE = 5
     CLUSTER = 6
     CALLBACK = 7
+    NOT_COMPARABLE = 8  # verify: and this machine cannot tell why
     PREEMPTED = 75
     INTERRUPTED = 130
 

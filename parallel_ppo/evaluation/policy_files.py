@@ -2,6 +2,7 @@
 names, shapes and types must be those of the network that the file's own settings describe.
 """
 
+import hashlib
 import hmac
 import json
 from pathlib import Path
@@ -28,7 +29,8 @@ from parallel_ppo.training.checkpoint import POLICY
 
 FORMAT = "parallel_ppo policy 1"
 PICKLES = (".pt", ".pth", ".pkl", ".ckpt")
-MAX_BYTES = 1 << 32
+PROVENANCE = "provenance.json"  # beside weights that were shared: what they must be
+MAX_BYTES, MAX_PROVENANCE = 1 << 32, 1 << 20
 NORMALISER = ("count", "mean", "squares")
 
 
@@ -142,7 +144,20 @@ def read(file: Path, *, trust: bool = False) -> Weights:
 def _read_bytes(file: Path) -> bytes:
     if file.name == POLICY and file.with_name(checkpoint.MANIFEST).is_file():
         return checkpoint.read_policy(file.parent, MAX_BYTES)
-    return read_regular(file, MAX_BYTES)
+    data = read_regular(file, MAX_BYTES)
+    if file.name == POLICY and file.with_name(PROVENANCE).is_file():
+        _check_shared(file, data)
+    return data
+
+
+def _check_shared(file: Path, data: bytes) -> None:
+    try:
+        described = json.loads(read_regular(file.with_name(PROVENANCE), MAX_PROVENANCE))
+        is_same = described["files"][POLICY]["sha256"] == hashlib.sha256(data).hexdigest()
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        raise Damaged(f"{file.with_name(PROVENANCE)}: cannot be read ({type(error).__name__})") from None
+    if not is_same:
+        raise Damaged(f"{file}: was changed after it was shared (its checksum is in {PROVENANCE})")
 
 
 def _check_origin(file: Path, metadata: dict[str, str], trust: bool) -> None:

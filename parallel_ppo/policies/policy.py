@@ -78,19 +78,19 @@ class Preparation:
 
     def __call__(self, rows: Tensor) -> Any:
         if not self.spec.parts:
-            return _image(rows) if self.spec.is_image else self._vector(rows)
+            return scaled_image(rows) if self.spec.is_image else self.vector(rows)
         return [
-            _image(rows[:, part.offset : part.end].reshape(-1, *part.shape))
+            scaled_image(rows[:, part.offset : part.end].reshape(-1, *part.shape))
             if part.is_image
-            else self._vector(rows[:, part.offset : part.end].view(torch.float32))
+            else self.vector(rows[:, part.offset : part.end].view(torch.float32))
             for part in self.spec.parts
         ]
 
-    def _vector(self, rows: Tensor) -> Tensor:
+    def vector(self, rows: Tensor) -> Tensor:
         if not self.normalizes:
             return rows
         return ((rows - self.mean) * self.scale).clamp_(-self.clip, self.clip)
 
 
-def _image(rows: Tensor) -> Tensor:
+def scaled_image(rows: Tensor) -> Tensor:
     return rows.permute(0, 3, 1, 2).to(torch.float32).mul_(1 / 255)

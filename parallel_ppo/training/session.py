@@ -33,6 +33,7 @@ from parallel_ppo.settings.schema import SCHEDULE_ENDS, learning_settings
 from parallel_ppo.storage import user_key
 from parallel_ppo.storage.files import open_to_append
 from parallel_ppo.training import checkpoint
+from parallel_ppo.training.arithmetic import arithmetic
 from parallel_ppo.training.budget import Budget, schedule_warnings
 from parallel_ppo.training.callbacks import Callback, Callbacks, named_callbacks
 from parallel_ppo.training.coordinator import Coordinator
@@ -305,6 +306,7 @@ def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool], cluste
         "pid": os.getpid(),
         "nodes": cluster.names,
         "schedule_changes": dict(plan.schedule_changes),
+        "arithmetic": arithmetic(plan.settings, plan.machine.cpu_model),
     }
     plan.directory.describe(kind=plan.kind, seed=plan.settings.training.seed, session=session,
                             machine=plan.machine.as_dict(), placement=plan.placement.as_dict())  # fmt: skip

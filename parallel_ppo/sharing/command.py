@@ -1,0 +1,142 @@
+"""`parallel-ppo export`, `push` and `verify`: a policy for other programs and other people."""
+
+import contextlib
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from parallel_ppo.arguments import Parser, guarded, named_run, positive
+from parallel_ppo.exits import ExitCode, InputError
+from parallel_ppo.machine.placement import set_thread_variables
+from parallel_ppo.printable import printable
+
+WHERE = "a run directory (its latest checkpoint), its name in runs/, or one checkpoint of it"
+
+
+def export(argv: Sequence[str] | None = None) -> int:
+    return guarded(_export, argv)
+
+
+def _export(argv: Sequence[str] | None) -> int:
+    parser = Parser(
+        description="Write a policy as one ONNX graph: normalisation, network and the most likely action.",
+        examples=("-m parallel_ppo export runs/parallel-1 --output policy.onnx",),
+    )
+    add = parser.add_argument
+    add("policy", type=named_run, metavar="RUN_OR_FILE", help=f"{WHERE}, or weights (.safetensors)")
+    add(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="where to write it: a name that ends in .onnx",
+    )
+    add("--trust-checkpoint", action="store_true", help="let weights that another user wrote import the modules they name")  # fmt: skip
+    arguments = parser.parse_args(argv)
+    if arguments.output.suffix != ".onnx" or arguments.output.is_dir():
+        raise InputError(f"--output {arguments.output}: expected a file name that ends in .onnx")
+    set_thread_variables()
+    from parallel_ppo.evaluation.policy_files import load
+    from parallel_ppo.sharing import onnx
+
+    onnx.check_installed()
+    weights, _ = load(arguments.policy, trust=arguments.trust_checkpoint)
+    arguments.output.parent.mkdir(parents=True, exist_ok=True)
+    difference = onnx.export(weights, arguments.output)
+    if not arguments.quiet:
+        print(f"{arguments.output}: computes what {weights.path} does, within {max(difference, 1e-7):.0e}")
+    return ExitCode.DONE
+
+
+def push(argv: Sequence[str] | None = None) -> int:
+    return guarded(_push, argv)
+
+
+def _push(argv: Sequence[str] | None) -> int:
+    parser = Parser(
+        description="Share a policy on the Hugging Face hub: weights, settings, evaluation, film, and the hash of every\n"
+        "iteration, so that others can check it. An evaluation.json of this very policy in the run is used, or made.",
+        examples=(
+            "-m parallel_ppo push runs/parallel-1 --repo user/ppo-cartpole",
+            "-m parallel_ppo push runs/parallel-1/checkpoints/best --repo user/ppo-coinrun --dry-run shared",
+        ),
+    )
+    add = parser.add_argument
+    add("policy", type=named_run, metavar="RUN", help=WHERE)
+    add("--repo", required=True, metavar="USER/NAME", help="where it goes; made if it does not exist")
+    add("--private", action="store_true", help="make the repository private, if it is a new one")
+    add("--dry-run", type=Path, nargs="?", const=Path(), metavar="FOLDER", help="write the folder and send nothing (default: shared in the run directory)")  # fmt: skip
+    add("--skip-play", action="store_true", help="without a film")
+    add("--trust-checkpoint", action="store_true", help="let weights that another user wrote import the modules they name")  # fmt: skip
+    arguments = parser.parse_args(argv)
+    from parallel_ppo.sharing import hub
+
+    place = hub.parse(arguments.repo)
+    if place.revision is not None:
+        raise InputError(f"--repo {arguments.repo}: expected user/name; a push makes a new revision")
+    if arguments.dry_run is None:
+        hub.check_login()
+    set_thread_variables()
+    from parallel_ppo.sharing import folder
+
+    source = folder.read_source(arguments.policy, trust=arguments.trust_checkpoint)
+    is_dry = arguments.dry_run is not None
+    with contextlib.ExitStack() as stack:
+        parent = source.root if is_dry else Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        target = arguments.dry_run if arguments.dry_run not in (None, Path()) else parent / "shared"
+        folder.write(source, target, repo=place.repo, film=not arguments.skip_play, quiet=arguments.quiet)
+        said = f"{target}: holds what would be sent to {place}"
+        if not is_dry:
+            message = f"{source.settings.env.id}, {source.policy.weights.env_steps:,} steps"
+            said = f"sent: {hub.upload(target, place.repo, private=arguments.private, message=message)}"
+    if not arguments.quiet:
+        print(printable(said))
+    return ExitCode.DONE
+
+
+def verify(argv: Sequence[str] | None = None) -> int:
+    return guarded(_verify, argv)
+
+
+def _verify(argv: Sequence[str] | None) -> int:
+    parser = Parser(
+        description="Train a shared policy again and compare the hash of every iteration. Exit codes: 0 the same, 1 different,\n"
+        "2 the folder cannot be used, 8 not comparable (another CPU model or library version).",
+        examples=(
+            "-m parallel_ppo verify shared --iterations 10",
+            "-m parallel_ppo verify hub:user/ppo-cartpole@main",
+        ),
+    )
+    add = parser.add_argument
+    add("folder", metavar="FOLDER", help="what `push` wrote, or hub:user/name@revision")
+    add(
+        "--iterations",
+        type=positive,
+        metavar="N",
+        help="how many to train (default: 10, or all if there are fewer)",
+    )
+    add(
+        "--trust-checkpoint",
+        action="store_true",
+        help="let it import the environment and network that it names",
+    )
+    arguments = parser.parse_args(argv)
+    set_thread_variables()
+    from parallel_ppo.machine.signals import Signals
+    from parallel_ppo.sharing import folder, hub
+    from parallel_ppo.sharing.verify import read_claim
+    from parallel_ppo.sharing.verify import verify as decide
+
+    if arguments.folder.startswith(hub.HUB):
+        path = hub.fetch(arguments.folder, (*folder.CHECKED, folder.PROVENANCE))
+    else:
+        path = Path(arguments.folder)
+    claim = read_claim(path, arguments.iterations, trust=arguments.trust_checkpoint)
+    signals = Signals()
+    try:
+        verdict = decide(claim, signals)
+    finally:
+        signals.close()
+    if not arguments.quiet or verdict.code != ExitCode.DONE:
+        print(printable(verdict.text))
+    return verdict.code

@@ -1,0 +1,88 @@
+"""The Hugging Face hub, through its own library: a folder goes up, a policy comes down. Neither executes anything.
+
+The token is the library's business (`hf auth login`, or HF_TOKEN): here it is only asked whether there is one.
+"""
+
+import importlib
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parallel_ppo.evaluation.policy_files import PROVENANCE
+from parallel_ppo.exits import InputError
+from parallel_ppo.training.checkpoint import POLICY
+
+HUB = "hub:"
+MAX_BYTES = 1 << 30  # of one file
+PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
+REVISION = r"[A-Za-z0-9][A-Za-z0-9._/-]{0,199}"
+SECRET = re.compile(r"\bhf_\w+|(?<=://)[^/@\s]+@")
+
+
+class Place(NamedTuple):
+    repo: str
+    revision: str | None
+
+    def __str__(self) -> str:
+        return HUB + self.repo + (f"@{self.revision}" if self.revision else "")
+
+
+def parse(name: str) -> Place:
+    """`user/name` or `user/name@revision`, with or without `hub:`."""
+    repo, _, revision = name.removeprefix(HUB).partition("@")
+    fits = re.fullmatch(f"{PART}/{PART}", repo) and (not revision or re.fullmatch(REVISION, revision))
+    if not fits or ".." in name or "--" in repo or name.endswith("@"):
+        raise InputError(
+            f"{name[:200]!r}: is not a name on the hub; expected user/name or user/name@revision"
+        )
+    return Place(repo, revision or None)
+
+
+def library() -> Any:
+    try:
+        return importlib.import_module("huggingface_hub")
+    except ImportError:
+        raise InputError(
+            'the hub needs the package huggingface_hub: pip install "parallel_ppo[hub]"'
+        ) from None
+
+
+def check_login() -> None:
+    if library().get_token() is None:
+        raise InputError("push: you are not logged in to the hub; use `hf auth login`, or set HF_TOKEN")
+
+
+def upload(folder: Path, repo: str, *, private: bool, message: str) -> str:
+    """The address of the commit."""
+    api = library().HfApi()
+    try:
+        api.create_repo(repo, private=private, exist_ok=True)
+        return str(api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message).commit_url)
+    except Exception as error:
+        raise InputError(f"--repo {repo}: {_one_line(error)}") from None
+
+
+def fetch(name: str, files: Sequence[str] = (POLICY, PROVENANCE)) -> Path:
+    """Downloads files of one commit into the hub's own cache and returns their folder. What they hold is checked by who reads it."""
+    place, package = parse(name), library()
+    try:
+        info = package.HfApi().model_info(place.repo, revision=place.revision, files_metadata=True)
+        sizes = {sibling.rfilename: sibling.size for sibling in info.siblings or []}
+    except Exception as error:
+        raise InputError(f"{place}: {_one_line(error)}") from None
+    for file in files:
+        if file not in sizes:
+            raise InputError(f"{place}: holds no {file}; expected a policy that `parallel-ppo push` wrote")
+        if sizes[file] is None or not 0 <= sizes[file] <= MAX_BYTES:
+            raise InputError(f"{place}: {file} has {sizes[file]} bytes, expected at most {MAX_BYTES:,}")
+    try:
+        paths = [Path(package.hf_hub_download(place.repo, file, revision=info.sha)) for file in files]
+    except Exception as error:
+        raise InputError(f"{place}: {_one_line(error)}") from None
+    return paths[0].parent
+
+
+def _one_line(error: Exception) -> str:
+    text = SECRET.sub("***", " ".join(str(error).split()))
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

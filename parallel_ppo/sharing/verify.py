@@ -1,0 +1,130 @@
+"""Is this policy what its settings and seed give? Trains again and compares the hash of every iteration.
+
+Nothing that the folder says about workers, loggers or callbacks is used: only what decides what is learned.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from parallel_ppo.evaluation.policy_files import fill
+from parallel_ppo.evaluation.policy_files import load as load_weights
+from parallel_ppo.exits import ExitCode, InputError
+from parallel_ppo.kernels.choice import unusable
+from parallel_ppo.machine.resources import read_machine
+from parallel_ppo.machine.signals import Signals
+from parallel_ppo.records.display import make_display
+from parallel_ppo.records.metrics import read_records
+from parallel_ppo.settings.layers import load_settings
+from parallel_ppo.settings.schema import HardwareSettings, LoggingSettings, Settings, changed_learning_setting
+from parallel_ppo.sharing.folder import SETTINGS, Shared, read
+from parallel_ppo.training import session
+from parallel_ppo.training.arithmetic import arithmetic, differences
+from parallel_ppo.training.checkpoint import POLICY
+from parallel_ppo.training.planning import make_plan
+from parallel_ppo.workers.fork_server import ForkServer
+
+DEFAULT_ITERATIONS = 10
+SELDOM = 1e9  # seconds between checkpoints
+
+
+class Verdict(NamedTuple):
+    code: ExitCode
+    text: str
+
+
+class Claim(NamedTuple):
+    """What a folder says, after everything that can be checked without training."""
+
+    shared: Shared
+    settings: Settings
+    observation_shape: tuple[int, ...]
+    iterations: int
+
+
+def read_claim(folder: Path, iterations: int | None, *, trust: bool) -> Claim:
+    shared = read(folder)
+    weights, _ = load_weights(folder / POLICY, trust=trust)
+    if fill(weights, weights.settings, weights.spec).policy_sha256 != shared.hashes[-1]:
+        raise InputError(
+            f"{folder / POLICY}: is not the policy that hashes.txt names after its last iteration"
+        )
+    problem = changed_learning_setting(weights.settings, load_settings(file=folder / SETTINGS, flags={}))
+    if problem is not None:
+        raise InputError(
+            f"{folder / SETTINGS}: is not what the policy was learned with ({problem.partition(';')[0]})"
+        )
+    chosen = iterations or min(DEFAULT_ITERATIONS, len(shared.hashes))
+    if chosen > len(shared.hashes):
+        raise InputError(
+            f"--iterations {chosen}: the policy was trained for {len(shared.hashes)}; give at most that many"
+        )
+    return Claim(shared, _learned(weights.settings, chosen), weights.spec.observation_shape, chosen)
+
+
+def _learned(saved: Settings, iterations: int) -> Settings:
+    """The settings that decide what is learned, and an end after so many iterations."""
+    steps = iterations * saved.shape.steps_per_iteration
+    return Settings(
+        env=saved.env,
+        training=saved.training.model_copy(update={"total_timesteps": steps, "duration": None}),
+        hardware=HardwareSettings(num_threads=saved.hardware.num_threads),
+        logging=LoggingSettings(tensorboard=False, checkpoint_interval=SELDOM, keep_checkpoints=1),
+    )
+
+
+def verify(claim: Claim, signals: Signals) -> Verdict:
+    shared, settings = claim.shared, claim.settings
+    if not shared.provenance["reproducible"]:
+        return _not_comparable("the run says of itself that it cannot be repeated bit for bit")
+    if settings.training.kernels == "native":
+        reason = unusable(settings.training.policy, claim.observation_shape)
+        if reason is not None:
+            return _not_comparable(
+                f"it was trained with native kernels, which do not run here ({reason[:200]})"
+            )
+    with tempfile.TemporaryDirectory(prefix="parallel-ppo-verify-") as place:
+        found = train_again(settings, Path(place) / "run", signals)
+    return compare(claim, found, arithmetic(settings, read_machine().cpu_model))
+
+
+def train_again(settings: Settings, root: Path, signals: Signals) -> list[str]:
+    """The hashes after each iteration."""
+    kind = "parallel" if settings.hardware.num_threads == 1 else "sequential"
+    plan = make_plan(settings, kind=kind, output=root)
+    fork_server = None if plan.inline else ForkServer(plan.settings, plan.spec)
+    try:
+        session.run(plan, make_display(quiet=True), fork_server, signals)
+    finally:
+        if fork_server is not None:
+            fork_server.close()
+    return [record["policy_sha256"] for record in read_records(root / "metrics.jsonl")]
+
+
+def compare(claim: Claim, found: list[str], here: dict[str, str]) -> Verdict:
+    """`here` is what computed `found`."""
+    shared, count = claim.shared, claim.iterations
+    kinds = shared.provenance["arithmetic"]
+    elsewhere = [line for kind in kinds for line in differences(kind, here)]
+    if found == shared.hashes[:count]:
+        whole = "; this is the policy itself" if count == len(shared.hashes) else ""
+        also = f"; also with {', '.join(elsewhere)}" if elsewhere else ""
+        return Verdict(
+            ExitCode.DONE, f"the same: {count} of {count} iterations have the same hash{whole}{also}"
+        )
+    pairs = enumerate(zip(found, shared.hashes[:count], strict=False), 1)
+    first = next((number for number, (mine, theirs) in pairs if mine != theirs), len(found) + 1)
+    if elsewhere or not any(kinds):
+        why = ", ".join(elsewhere) or "the folder does not say what CPU and libraries it was trained with"
+        return _not_comparable(
+            f"the hashes differ from iteration {first} on, which may be because of this: {why}"
+        )
+    return Verdict(
+        ExitCode.DIFFERENT,
+        f"different: from iteration {first} on another policy is learned than the folder says, on the same CPU model and "
+        "library versions",
+    )
+
+
+def _not_comparable(why: str) -> Verdict:
+    return Verdict(ExitCode.NOT_COMPARABLE, f"not comparable: {why}")

@@ -1,0 +1,36 @@
+"""What the bits of a run may depend on beside its settings and seed: the CPU, and the versions of what computes."""
+
+import importlib.metadata
+
+import torch
+
+from parallel_ppo.kernels.choice import choose_variant
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.version import VERSION
+
+LIBRARIES = ("torch", "numpy", "gymnasium", "procgen", "procgen-mirror", "box2d", "mujoco", "minigrid")
+
+
+def arithmetic(settings: Settings, cpu_model: str) -> dict[str, str]:
+    found = {
+        "cpu": cpu_model,
+        "instructions": torch.backends.cpu.get_cpu_capability(),
+        "parallel_ppo": VERSION,
+    }
+    if settings.training.kernels == "native":
+        found["kernels"] = choose_variant()
+    for library in LIBRARIES:
+        try:
+            found[library] = importlib.metadata.version(library)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def differences(there: dict[str, str], here: dict[str, str]) -> list[str]:
+    """In words; a library that only one of the two has is not needed by both."""
+    return [
+        f"{name} {there[name]} there, {here[name]} here"
+        for name in there
+        if name in here and here[name] != there[name]
+    ]
