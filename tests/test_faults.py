@@ -1,6 +1,7 @@
 """Workers and coordinators that fail: noticed, replaced, redone; and the end is the same."""
 
 import json
+import multiprocessing
 import os
 import re
 import resource
@@ -20,7 +21,9 @@ sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
 import chaos_runs  # noqa: E402
 
 from parallel_ppo.commands import train  # noqa: E402
+from parallel_ppo.envs import gymnasium, trial  # noqa: E402
 from parallel_ppo.records.metrics import read_records  # noqa: E402
+from parallel_ppo.settings.schema import EnvSettings  # noqa: E402
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 SMALL = ["--num-envs", "4", "--n-steps", "8", "--batch-size", "32", "--num-workers", "2", "--quiet",
@@ -221,6 +224,22 @@ def test_no_process_outlives_its_worker_or_the_coordinator(tmp_path, monkeypatch
     assert soon(lambda: helpers(tmp_path) == [], 5)
     training.wait(5)
     assert training.left_behind() == (0, 0)
+
+
+@pytest.mark.parametrize("ending", ["killed", "patience"])
+def test_no_process_outlives_the_trial_before_the_start(tmp_path, monkeypatch, ending):
+    """Neither a helper nor a daemon: when the coordinator is killed during the trial, or gives it up."""
+    monkeypatch.setattr(trial, "PATIENCE", 100 if ending == "killed" else 1)
+    (tmp_path / "helpers").mkdir()
+    kwargs = {"folder": str(tmp_path / "helpers"), "pause": 1000}
+    settings = EnvSettings(id="faulty_env:Helped-v0", kwargs=kwargs)
+    coordinator = multiprocessing.get_context("fork").Process(target=gymnasium.examine, args=(settings,))
+    coordinator.start()
+    assert soon(lambda: len(helpers(tmp_path)) == 2)
+    if ending == "killed":
+        coordinator.kill()
+    coordinator.join()
+    assert soon(lambda: helpers(tmp_path) == [], 5)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ Shows the first node's terminal; each other node logs into <output-dir>/logs/nod
 that failed.
 """
 
-import ctypes
 import os
 import signal
 import socket
@@ -17,9 +16,9 @@ from types import FrameType
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
 
 from parallel_ppo.arguments import Parser, number_from, run
+from parallel_ppo.machine.descendants import die_with_parent
 
 SCRIPT = Path(__file__).resolve().parent.parent / "train_ppo_distributed.py"
-PR_SET_PDEATHSIG = 1
 EXAMPLE = "tools/cluster_local.py --nodes 2 -- --env coinrun --duration 1m --num-workers 1"
 
 
@@ -29,16 +28,12 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def tie_to_parent() -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 def start(arguments: list[str], nodes: int, port: int) -> list[subprocess.Popen[bytes]]:
     place = ["--nnodes", str(nodes), "--master-addr", "127.0.0.1", "--master-port", str(port)]
     return [
         subprocess.Popen(
             [sys.executable, str(SCRIPT), *arguments, *place, "--node-rank", str(rank)],
-            preexec_fn=tie_to_parent,
+            preexec_fn=die_with_parent,
             stdout=None if rank == 0 else subprocess.DEVNULL,
         )
         for rank in range(nodes)

@@ -5,12 +5,10 @@ object while the global generators are used by others, as they are inside a slic
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import random
 import select
-import signal
 import sys
 import time
 import zlib
@@ -25,12 +23,12 @@ from parallel_ppo.envs.contract import Trial
 from parallel_ppo.envs.single import Single
 from parallel_ppo.exits import EnvironmentFault, NumbersError
 from parallel_ppo.keyed import generator
+from parallel_ppo.machine.descendants import Guarded
 
 MAX_STEPS = 200
 MAX_SECONDS = 0.5  # for the steps of an episode, which is played four times
 PATIENCE = 10  # seconds for everything, making the environments included
 OWN_STATE_STEPS = 10
-DIE_WITH_PARENT = 1  # prctl(PR_SET_PDEATHSIG)
 
 MakeEnv = Callable[[], gymnasium.Env]
 
@@ -46,15 +44,16 @@ class Moment(NamedTuple):
 
 
 def in_a_child(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial:
-    """The trial in a process of its own: an environment that hangs, crashes or talks does it there."""
+    """The trial in a process of its own: an environment that hangs, crashes or talks does it there; what it starts ends there."""
     reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
-            _become_a_child()
-            os.write(writer, json.dumps(examine(make_env, make_bare, name)).encode())
-        finally:
-            os._exit(0)
+
+    def play() -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, 1)
+        os.dup2(nowhere, 2)
+        os.write(writer, json.dumps(examine(make_env, make_bare, name)).encode())
+
+    player = Guarded(play)
     try:
         os.close(writer)
         answered, _, _ = select.select([reader], [], [], PATIENCE)
@@ -62,19 +61,7 @@ def in_a_child(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial
         return Trial(*json.loads(content)) if content else Trial()
     finally:
         os.close(reader)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(child, signal.SIGKILL)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child, signal.SIGKILL)  # its helpers too
-        os.waitpid(child, 0)
-
-
-def _become_a_child() -> None:
-    os.setsid()
-    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, 1)
-    os.dup2(nowhere, 2)
+        player.close()
 
 
 def examine(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial:

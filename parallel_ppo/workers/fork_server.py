@@ -7,7 +7,6 @@ descriptors travel beside them.
 """
 
 import contextlib
-import ctypes
 import json
 import os
 import select
@@ -22,17 +21,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.machine.descendants import (
+    COORDINATOR_SIGNALS,
+    adopt_orphans,
+    die_with_parent,
+    ignore_signals,
+    kill_descendants,
+    kill_session,
+    tie_to_parent,
+)
 from parallel_ppo.settings.schema import Settings
 
 PACKET = 1 << 17
 SPAWN_TIMEOUT = 60.0  # after the first answer; importing everything may take longer on a busy machine
 FIRST_TIMEOUT = 300.0
 CLOSE_TIMEOUT = 5.0
-KILL_PATIENCE = 2.0  # longer lives only what is stuck in the kernel
 POLL = 0.2
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-LIBRARY = ctypes.CDLL(None)
-COORDINATOR_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
 
 class Child(NamedTuple):
@@ -153,40 +157,11 @@ class ForkServer:
                 self.process.wait(CLOSE_TIMEOUT)
         if self.process.poll() is None or self.process.returncode < 0:
             self.process.kill()
-            _kill_session(self.process.pid)
+            kill_session(self.process.pid)
             self.process.wait()
 
 
 # --- the child side -------------------------------------------------------------------------------------------------------
-
-
-def die_with_parent() -> None:
-    """Holds through exec: even a parent that dies while this process still starts up takes it along."""
-    LIBRARY.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def adopt_orphans() -> None:
-    """From here on, descendants whose parent dies become children of this process, daemons included."""
-    LIBRARY.prctl(PR_SET_CHILD_SUBREAPER, 1)
-
-
-def ignore_signals() -> None:
-    """With handlers that do nothing, not SIG_IGN: what an environment starts has the usual signals again, after exec and after fork."""
-
-    def restore() -> None:
-        for number in COORDINATOR_SIGNALS:
-            signal.signal(number, signal.SIG_DFL)
-
-    for number in COORDINATOR_SIGNALS:
-        signal.signal(number, lambda *_: None)
-    os.register_at_fork(after_in_child=restore)
-
-
-def tie_to_parent(expected: int) -> None:
-    """Die when the parent dies; and at once, if it died before this line."""
-    die_with_parent()
-    if os.getppid() != expected:
-        os._exit(1)
 
 
 def main() -> None:
@@ -199,12 +174,10 @@ def main() -> None:
     settings, spec = Settings.model_validate(hello["settings"]), EnvSpec.from_json(hello["spec"])
     _import_everything(settings)
     adopt_orphans()
-    LIBRARY.prctl(
-        PR_SET_PDEATHSIG, signal.SIGCONT
-    )  # the socket tells of the parent's death, unless this process is stopped
+    die_with_parent(signal.SIGCONT)  # the socket tells of the parent's death, unless this process is stopped
     with contextlib.suppress(OSError):  # the coordinator is gone
         _serve(channel, settings, spec)
-    kill_descendants(keep=frozenset())
+    kill_descendants()
     os._exit(0)
 
 
@@ -249,33 +222,6 @@ def _reap() -> Iterator[tuple[int, int]]:
             yield ended[0], os.waitstatus_to_exitcode(ended[1])
 
 
-def kill_descendants(keep: frozenset[int]) -> None:
-    """All but the children in `keep` and theirs. Orphans come to this process, so nobody escapes by ending its parent."""
-    import psutil
-
-    deadline = time.monotonic() + KILL_PATIENCE
-    while time.monotonic() < deadline:
-        found = [child for child in psutil.Process().children() if child.pid not in keep]
-        if not found:
-            return
-        for child in found:
-            with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
-                for process in (child, *child.children(recursive=True)):
-                    process.kill()
-                os.waitpid(child.pid, os.WNOHANG)
-        time.sleep(0.002)
-
-
-def _kill_session(leader: int) -> None:
-    """For a fork server that was killed itself: what it left behind is still in its session."""
-    import psutil
-
-    for process in psutil.process_iter():
-        with contextlib.suppress(OSError, psutil.Error):
-            if os.getsid(process.pid) == leader:
-                process.kill()
-
-
 def _fork(
     channel: socket.socket, request: dict[str, Any], descriptors: list[int], settings: Settings, spec: EnvSpec
 ) -> set[int]:
@@ -293,7 +239,6 @@ def _fork(
         tie_to_parent(fork_server)
         adopt_orphans()
         ignore_signals()
-        signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         channel.close()
         from parallel_ppo.workers.process import serve, watch_parent
