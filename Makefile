@@ -14,7 +14,7 @@ GIVEN_DURATION := $(if $(filter-out file,$(origin DURATION)),--duration $(DURATI
 OUTPUT := $(if $(OUTPUT_DIR),--output-dir $(OUTPUT_DIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train train-parallel train-sequential train-classic train-cluster-local compare evaluate play quick tensorboard test test-full lint check format bench tune scaling chaos clean
+.PHONY: help setup train train-parallel train-sequential train-classic train-cluster-local compare evaluate play quick tensorboard test test-full test-extras dist lint check format bench tune scaling chaos clean
 
 help: ## show this list
 	@echo "make train-parallel DURATION=1.0 GAME=coinrun WORKERS=auto SEED=1 OUTPUT_DIR=runs/mine"
@@ -60,6 +60,13 @@ test: venv/.ready ## the tests (minutes)
 
 test-full: venv/.ready ## the tests at full shapes too (long)
 	@venv/bin/pytest -q
+
+test-extras: dist ## the wheel, the notebook and each extra, in venvs of their own under build/ (long)
+	@$(PYTHON_BIN) tools/test_extras.py
+
+dist: venv/.ready ## a wheel in dist/
+	@rm -rf build/lib build/bdist* dist
+	@venv/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 
 lint: venv/.ready ## format and lint checks, types
 	@venv/bin/ruff format --check . && venv/bin/ruff check . && venv/bin/mypy

@@ -3,7 +3,7 @@
 import sys
 
 import parallel_ppo.venv  # noqa: F401
-from parallel_ppo.commands.quick_test import main
+from parallel_ppo.commands.doctor import main
 
 if __name__ == "__main__":
     sys.exit(main())

@@ -17,6 +17,29 @@ from parallel_ppo.printable import printable
 T = TypeVar("T")
 UNITS = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0}
 
+HOME = Path(__file__).resolve().parents[1]
+SCRIPTS = {
+    "train_parallel_timed.py": "train",
+    "train_timed.py": "train --sequential",
+    "train_ppo_sequential.py": "train --sequential",
+    "train_ppo_distributed.py": "train",
+    "evaluate.py": "evaluate",
+    "play.py": "play",
+    "plot_results.py": "plot",
+    "compare_results.py": "compare",
+    "quick_test.py": "doctor",
+    "tools/suite.py": "suite",
+    "tools/autotune.py": "tune",
+}  # what each is called in `parallel-ppo`
+
+
+def as_typed(example: str) -> str:
+    """A command as it is typed here: with the script of a checkout, or with the installed command."""
+    script, space, rest = example.partition(" ")
+    if script in SCRIPTS and not (HOME / script).is_file():
+        return f"parallel-ppo {SCRIPTS[script]}{space}{rest}"
+    return f"python {example}"
+
 
 class Parser(argparse.ArgumentParser):
     """Says what is wrong in one line that names the flag; `--help` ends with examples."""
@@ -24,7 +47,7 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, *, description: str, examples: Sequence[str], quiet: bool = True) -> None:
         super().__init__(
             description=description,
-            epilog="\n".join(["examples:", *(f"  python {example}" for example in examples)]),
+            epilog="\n".join(["examples:", *(f"  {as_typed(example)}" for example in examples)]),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )

@@ -1,9 +1,9 @@
 """The tuner's search, with made-up measurements; and one real trial."""
 
-import sys
-
 import pytest
 
+from parallel_ppo.commands import tune as autotune
+from parallel_ppo.commands.tune import Candidate, Trial
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Iteration, Pieces
 from parallel_ppo.machine.resources import read_machine
@@ -11,10 +11,6 @@ from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import learning_settings
 from tests.conftest import ROOT
 from tests.machines import machine
-
-sys.path.insert(0, str(ROOT / "tools"))
-import autotune
-from autotune import Candidate, Trial
 
 DEFAULT, FOUR = Candidate(), Candidate(4)
 ON_TWO_CORES = Iteration(1.0, 1.0, 1.0, Pieces(4, 16, 16), workers=2, cores=2)

@@ -13,7 +13,7 @@ from parallel_ppo.settings import env_names
 from parallel_ppo.settings.layers import check_sections, load_settings, parse_value, read_yaml
 from parallel_ppo.settings.schema import STOP_CONDITIONS, Settings
 
-CONFIG = Path(__file__).resolve().parents[2] / "config"
+CONFIG = Path(__file__).resolve().parents[1] / "config"  # in a checkout, a link to the one at the root
 DEFAULT_CONFIG = {
     "parallel": "ppo_parallel.yaml",
     "sequential": "ppo_sequential.yaml",

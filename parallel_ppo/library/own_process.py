@@ -5,7 +5,6 @@ Messages are JSON lists, `[kind, ...]`. Nothing of the caller reaches this proce
 
 import contextlib
 import json
-import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -17,15 +16,6 @@ from parallel_ppo.exits import CallbackError, RunError
 from parallel_ppo.training.callbacks import Callback, Progress
 
 CALLER_LEFT = "the caller left"
-
-
-def command(descriptor: int, kind: str, flags: list[str]) -> list[str]:
-    """How the caller starts this: with its own module path, without searching the current folder first."""
-    home = str(Path(__file__).resolve().parents[2])
-    path = [folder or os.getcwd() for folder in sys.path]
-    path += [] if home in path else [home]
-    program = f"import sys; sys.path[:] = {path!r}; from parallel_ppo.library.own_process import main; main()"
-    return [sys.executable, "-c", program, str(descriptor), kind, *flags]
 
 
 class Caller:

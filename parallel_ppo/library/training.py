@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from parallel_ppo import exits
+from parallel_ppo.child import child
 from parallel_ppo.exits import ExitCode, InputError, RunError
-from parallel_ppo.library import own_process
 from parallel_ppo.library.notebook import make_display
 from parallel_ppo.library.run import Run
 from parallel_ppo.settings.layers import nearest
@@ -148,21 +148,21 @@ class Session:
     def run(self) -> Run:
         ours, theirs = socket.socketpair()
         with theirs:
-            child = subprocess.Popen(
-                own_process.command(theirs.fileno(), self.kind, self.flags),
+            trainer = subprocess.Popen(
+                [*child("parallel_ppo.library.own_process"), str(theirs.fileno()), self.kind, *self.flags],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
             )  # fmt: skip
         try:
             with Connection(ours.detach()) as channel:
                 self._listen(channel)
-            child.wait()
+            trainer.wait()
         except BaseException:  # Ctrl-C, or a mistake of ours: the channel is closed, and the trainer saves
-            child.send_signal(signal.SIGINT)
-            _wait(child)
+            trainer.send_signal(signal.SIGINT)
+            _wait(trainer)
             raise
         finally:
             self.display.close()
-        return self._result(child.returncode)
+        return self._result(trainer.returncode)
 
     def _listen(self, channel: Connection) -> None:
         while True:
@@ -220,9 +220,9 @@ class Session:
         raise stopped
 
 
-def _wait(child: subprocess.Popen) -> None:
+def _wait(trainer: subprocess.Popen) -> None:
     try:
-        child.wait(PATIENCE)
+        trainer.wait(PATIENCE)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        child.kill()
-        child.wait()
+        trainer.kill()
+        trainer.wait()

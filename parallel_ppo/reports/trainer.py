@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from parallel_ppo.child import command
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports.errors import TrainerFailed
 from parallel_ppo.reports.runs import METRICS
@@ -26,19 +27,19 @@ _LIBC = ctypes.CDLL(None)
 def train(
     arguments: Sequence[str],
     *,
-    project: Path,
+    project: Path | None = None,
     run_directory: Path,
     output: Path,
     on_progress: Callable[[int, float], None] | None = None,
 ) -> None:
-    """Run the parallel trainer; `on_progress` gets steps and seconds. Raises `TrainerFailed` unless it exits
-    with 0."""
-    script = project / PARALLEL_TRAINER
-    if not script.exists():
-        raise InputError(f"no {script}; run this from a full clone of the project")
+    """Run the parallel trainer (of another clone of the project, if one is given); `on_progress` gets steps and seconds.
+    Raises `TrainerFailed` unless it exits with 0."""
+    line = command("train") if project is None else [sys.executable, str(project / PARALLEL_TRAINER)]
+    if project is not None and not (project / PARALLEL_TRAINER).exists():
+        raise InputError(f"no {project / PARALLEL_TRAINER}; run this from a full clone of the project")
     with output.open("ab") as sink:
         child = subprocess.Popen(
-            [sys.executable, str(script), *arguments],
+            [*line, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,

@@ -5,6 +5,7 @@ import shlex
 import time
 from typing import Any
 
+from parallel_ppo.arguments import as_typed
 from parallel_ppo.exits import ExitCode, Interrupted, RunError, StorageError
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import count
@@ -69,7 +70,7 @@ def _closing_lines(plan: Plan, coordinator: Coordinator, code: ExitCode) -> list
         return [f"{reached}; continue with --resume {root}"]
     return [
         f"{reached}; weights in {plan.directory.checkpoints / final_name(plan)}",
-        f"next: python evaluate.py {root}",
+        f"next: {as_typed(f'evaluate.py {root}')}",
     ]
 
 

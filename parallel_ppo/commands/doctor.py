@@ -1,5 +1,6 @@
-"""What `quick_test.py` does: try each part of the installation and say what was found."""
+"""`parallel-ppo doctor` and `quick_test.py`: try each part of the installation and say what was found."""
 
+import importlib.util
 import json
 import os
 import platform
@@ -11,8 +12,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from parallel_ppo.arguments import Parser, guarded
+from parallel_ppo.child import command
 
-ROOT = Path(__file__).resolve().parents[2]
+EXTRAS = {"gymnasium[box2d]": "Box2D", "gymnasium[mujoco]": "mujoco"} | {
+    name: name
+    for name in ("minigrid", "huggingface_hub", "wandb", "mlflow", "trackio", "onnxruntime", "pandas")
+}
 SHAPE = ["--num-envs", "16", "--n-steps", "16", "--batch-size", "64", "--total-timesteps", "512", "--quiet"]
 
 
@@ -79,9 +84,9 @@ def _shared_memory() -> str:
     return "memfd and pidfd work"
 
 
-def _train(script: str, folder: Path, *arguments: str) -> dict:
-    command = [sys.executable, str(ROOT / script), *SHAPE, *arguments, "--output-dir", str(folder)]
-    result = subprocess.run(command, capture_output=True, text=True)
+def _train(folder: Path, *arguments: str) -> dict:
+    line = command("train", *SHAPE, *arguments, "--output-dir", str(folder))
+    result = subprocess.run(line, capture_output=True, text=True)
     if result.returncode:
         raise RuntimeError((result.stderr or result.stdout).strip().splitlines()[-1])
     return json.loads((folder / "summary.json").read_text())
@@ -90,10 +95,8 @@ def _train(script: str, folder: Path, *arguments: str) -> dict:
 def _training() -> str:
     with tempfile.TemporaryDirectory() as temporary:
         arguments = ["--env", "coinrun", "--policy", "nature"]
-        parallel = _train(
-            "train_parallel_timed.py", Path(temporary, "parallel"), "--num-workers", "2", *arguments
-        )
-        sequential = _train("train_timed.py", Path(temporary, "sequential"), "--num-threads", "1", *arguments)
+        parallel = _train(Path(temporary, "parallel"), "--num-workers", "2", *arguments)
+        sequential = _train(Path(temporary, "sequential"), "--sequential", "--num-threads", "1", *arguments)
     if parallel["policy_sha256"] != sequential["policy_sha256"]:
         raise RuntimeError("2 workers and 1 thread learned different parameters")
     return f"2 workers and 1 process learn the same bits ({parallel['policy_sha256'][:12]}...)"
@@ -106,6 +109,25 @@ def _reports() -> str:
     return f"tensorboard {tensorboard.__version__}, matplotlib {matplotlib.__version__}"
 
 
+def _kernels() -> str:
+    from parallel_ppo.kernels.build import build
+    from parallel_ppo.kernels.choice import choose_variant
+
+    variant = choose_variant()
+    return f"{variant}, compiled in {build(variant).parent}"
+
+
+def _key() -> str:
+    from parallel_ppo.storage.user_key import signature
+
+    return "checkpoints are signed" if signature(b"doctor") else "no key yet; the first run makes one"
+
+
+def _extras() -> str:
+    found = [name for name, module in EXTRAS.items() if importlib.util.find_spec(module)]
+    return ", ".join(found) or "none"
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "Python": _python,
     "machine": _machine,
@@ -113,6 +135,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "torch": _torch,
     "Gymnasium": _gymnasium,
     "Procgen": _procgen,
+    "kernels": _kernels,
+    "key": _key,
+    "extras": _extras,
     "shared memory": _shared_memory,
     "reports": _reports,
     "training": _training,
@@ -137,7 +162,9 @@ def _main(argv: Sequence[str] | None) -> int:
         if mark == "✗" or not quiet:
             print(f"{mark} {name:<14} {found}  ({time.perf_counter() - began:.1f} s)", flush=True)
     if failures:
-        print(f"{failures} of {len(PARTS)} parts failed; run ./setup.sh again or see README.md")
+        print(
+            f"{failures} of {len(PARTS)} parts failed; install again (./setup.sh in a checkout) or see README.md"
+        )
     elif not quiet:
         print("everything works")
     return 1 if failures else 0

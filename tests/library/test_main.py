@@ -1,0 +1,62 @@
+"""The one command: it leads to the scripts' commands, and an installed package has all it needs."""
+
+from pathlib import Path
+
+import pytest
+
+from parallel_ppo import arguments
+from parallel_ppo.arguments import as_typed
+from parallel_ppo.commands import main as command
+from parallel_ppo.commands import train
+from parallel_ppo.commands.training_flags import CONFIG
+from tests.conftest import ROOT
+
+
+@pytest.mark.parametrize(
+    ("words", "trainer"),
+    [
+        (["--env", "coinrun"], "train_parallel"),
+        (["--sequential", "--env", "coinrun"], "train_sequential"),
+        (["--nnodes", "2"], "train_cluster"),
+        (["--node-rank=1"], "train_cluster"),
+    ],
+)
+def test_train_chooses_the_trainer(words: list[str], trainer: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, list[str]]] = []
+    for name in ("train_parallel", "train_sequential", "train_cluster"):
+        monkeypatch.setattr(train, name, lambda argv, name=name: seen.append((name, argv)))
+    monkeypatch.setattr(train, "leave", lambda code: None)
+    monkeypatch.setattr("sys.argv", ["parallel-ppo"])
+    command.main(["train", *words])
+    assert seen == [(trainer, [word for word in words if word != "--sequential"])]
+
+
+def test_an_unknown_command_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert command.main(["fly"]) == 2
+    assert "error: fly: no such command; known are train, evaluate" in capsys.readouterr().err
+    assert command.main([]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in command.COMMANDS)
+
+
+@pytest.mark.parametrize("name", ["evaluate", "play", "plot", "compare", "suite", "tune", "doctor"])
+def test_each_command_refuses_in_its_own_words(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["parallel-ppo"])
+    assert command.main([name, "--no-such-flag"]) == 2
+    assert "--no-such-flag: no such flag" in capsys.readouterr().err
+
+
+def test_commands_are_shown_as_they_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert as_typed("train_timed.py --env coinrun") == "python train_timed.py --env coinrun"
+    monkeypatch.setattr(arguments, "HOME", tmp_path)
+    assert as_typed("train_timed.py --env coinrun") == "parallel-ppo train --sequential --env coinrun"
+    assert set(arguments.SCRIPTS) >= {path.name for path in ROOT.glob("*.py")}
+
+
+def test_shipped_settings_are_in_the_package_and_at_the_root() -> None:
+    assert CONFIG.parent == ROOT / "parallel_ppo"
+    assert {path.name for path in CONFIG.glob("*.yaml")} == {
+        path.name for path in (ROOT / "config").glob("*")
+    }
