@@ -15,7 +15,7 @@ COMMANDS = {
     "play": ("commands.play:play_episodes", "film a policy"),
     "plot": ("reports.plot_command:main", "curves of one or several runs"),
     "compare": ("reports.compare_command:main", "speed, returns and bits of runs beside each other"),
-    "suite": ("commands.suite:main", "several games and seeds in a row, one page of results"),
+    "suite": ("commands.suite:main", "several games, settings and seeds; one page of results"),
     "tune": ("commands.tune:main", "find the fastest workers and pinning for this machine"),
     "export": ("sharing.command:export", "write a policy as ONNX"),
     "push": ("sharing.command:push", "share a policy on the Hugging Face hub"),

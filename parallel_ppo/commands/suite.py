@@ -1,34 +1,40 @@
-"""Train several games and seeds in a row and write one page of results."""
+"""`tools/suite.py`: train several games, settings and seeds, evaluate them, and write one page of results."""
 
 from __future__ import annotations
 
 import argparse
+import re
+import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import Progress, TaskID
 
-from parallel_ppo.arguments import Parser, as_typed, hours, next_free, number_list, whole_number
+from parallel_ppo.arguments import (
+    Parser,
+    hours,
+    next_free,
+    number_from,
+    number_list,
+    positive,
+    whole_number,
+)
+from parallel_ppo.commands.suite_runs import run_all, write_results
 from parallel_ppo.exits import InputError
-from parallel_ppo.reports.command_line import make_directory, progress_bar
-from parallel_ppo.reports.errors import TrainerFailed
+from parallel_ppo.reports.command_line import make_directory
 from parallel_ppo.reports.procgen_scores import EASY_RANGE
-from parallel_ppo.reports.suite import Plan, load_plan, load_suite_runs, run_name, save_plan, summarise
-from parallel_ppo.reports.suite_page import write_suite
-from parallel_ppo.reports.trainer import train
+from parallel_ppo.reports.suite import Plan, load_plan, save_plan
 
 EXAMPLES = (
     "tools/suite.py --games coinrun,starpilot,fruitbot --seeds 1,2,3 --total-timesteps 1e6",
     "tools/suite.py --games all --seeds 1 --duration 30m --output-dir runs/all-games -- --policy nature",
+    "tools/suite.py --games all --setting plain= --setting 'anneal=--set training.learning_rate_schedule=linear' -- --num-levels 200",
     "tools/suite.py --resume runs/all-games",
 )
 DEFAULT_HOURS = 1.0  # of each run
-SAVED_AND_STOPPED = (75, 130)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -40,8 +46,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         f"{len(plan.names())} runs, {len(plan.finished)} of them finished, in {escape(str(directory))}",
         soft_wrap=True,
     )
-    code = _run_all(plan, directory, console)
-    written = _write_results(load_plan(directory), directory)
+    code = run_all(plan, directory, console)
+    written = write_results(load_plan(directory), directory)
     console.print("wrote " + ", ".join(escape(str(path)) for path in written), soft_wrap=True)
     return code
 
@@ -56,13 +62,17 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _parser() -> Parser:
     parser = Parser(
-        description=f"{__doc__} Flags after `--` go to train_parallel_timed.py.", examples=EXAMPLES
+        description="Train several games, settings and seeds, evaluate each run on its levels and on unseen ones, and write one page\nof results. Flags after `--` go to train_parallel_timed.py.",
+        examples=EXAMPLES,
     )
     add = parser.add_argument
     add("--games", help="games or environment ids, by commas; `all` for the 16 of Procgen")
     add("--seeds", default="1", help="seeds, by commas (default: %(default)s)")
     add("--total-timesteps", type=whole_number, metavar="STEPS", help="of each run")
     add("--duration", type=hours, metavar="TIME", help="of each run: hours, or 90s, 5m (default: 1 hour)")
+    add("--setting", action="append", default=[], metavar="NAME=FLAGS", help="compare settings: a name and the trainer's flags for it (repeatable)")  # fmt: skip
+    add("--eval-episodes", type=number_from(0), default=100, metavar="N", help="to evaluate each run with, on training and as many on unseen levels; 0 for none (default: %(default)s)")  # fmt: skip
+    add("--at-once", type=positive, metavar="N", help="runs at the same time, each on its share of the cores (default: as many as leave no core idle)")  # fmt: skip
     add("--output-dir", metavar="DIR", help="where to write (default: the next free runs/suite-N)")
     add("--resume", metavar="DIR", help="go on with a suite that was stopped")
     return parser
@@ -70,7 +80,14 @@ def _parser() -> Parser:
 
 def _open_suite(flags: argparse.Namespace, trainer_arguments: list[str]) -> tuple[Path, Plan]:
     if flags.resume:
-        if flags.games or flags.total_timesteps or flags.duration or flags.output_dir or trainer_arguments:
+        if (
+            flags.games
+            or flags.total_timesteps
+            or flags.duration
+            or flags.output_dir
+            or flags.setting
+            or trainer_arguments
+        ):
             raise InputError(
                 f"--resume {flags.resume} takes its settings from that suite; leave the other flags out"
             )
@@ -108,7 +125,28 @@ def _new_plan(flags: argparse.Namespace, trainer_arguments: list[str]) -> Plan:
         total_timesteps=flags.total_timesteps,
         duration=flags.duration,
         arguments=trainer_arguments,
+        settings=_settings(flags.setting),
+        evaluation_episodes=flags.eval_episodes,
+        at_once=flags.at_once,
     )
+
+
+def _settings(given: Sequence[str]) -> dict[str, list[str]]:
+    """`NAME=FLAGS`, each name once; without any, one setting without a name."""
+    settings: dict[str, list[str]] = {}
+    for text in given:
+        name, equals, rest = text.partition("=")
+        if not equals or not re.fullmatch(r"[A-Za-z0-9_.+-]+", name):
+            raise InputError(
+                f"--setting {text}: expected NAME=FLAGS, such as 'small=--set training.n_epochs=1'"
+            )
+        if name in settings:
+            raise InputError(f"--setting {text}: {name} is given twice; expected a name for each setting")
+        try:
+            settings[name] = shlex.split(rest)
+        except ValueError as error:
+            raise InputError(f"--setting {text}: {error}; expected flags as on a command line") from None
+    return settings or {"": []}
 
 
 def _new_directory(given: str | None) -> Path:
@@ -120,78 +158,3 @@ def _new_directory(given: str | None) -> Path:
             f"{directory} is not empty; go on with --resume {directory}, or give --output-dir a new name"
         )
     return directory
-
-
-def _run_all(plan: Plan, directory: Path, console: Console) -> int:
-    """Run what is not finished; a failed run does not stop the others. The page is up to date after each."""
-    code = 0
-    with progress_bar(console) as progress:
-        task = progress.add_task("", total=len(plan.names()), completed=len(plan.finished))
-        for game, seed in plan.pairs():
-            name = run_name(game, seed)
-            if name in plan.finished:
-                continue
-            done = len(plan.finished) + len(plan.failed)
-            progress.update(task, description=name, completed=done)
-            show = partial(_show, progress, task, done, plan)
-            try:
-                _train(plan, game, seed, directory, show)
-                plan = replace(plan, finished=[*plan.finished, name])
-                console.print(f"{escape(name)}: done")
-            except TrainerFailed as error:
-                if error.exit_code in SAVED_AND_STOPPED:
-                    raise
-                plan, code = (
-                    replace(plan, failed={**plan.failed, name: str(error)}),
-                    max(code, abs(error.exit_code)),
-                )
-                console.print(f"[red]{escape(str(error))}[/red]", soft_wrap=True)
-            save_plan(plan, directory)
-            _write_results(plan, directory)
-    return code
-
-
-def _train(plan: Plan, game: str, seed: int, directory: Path, show: Callable[[int, float], None]) -> None:
-    name = run_name(game, seed)
-    target, output = directory / name, directory / f"{name}.log"
-    try:
-        train(
-            _arguments(plan, game, seed, target),
-            run_directory=target,
-            output=output,
-            on_progress=show,
-        )
-    except KeyboardInterrupt:
-        print("stopped; go on with:", as_typed(f"tools/suite.py --resume {directory}"), file=sys.stderr)
-        raise
-
-
-def _show(progress: Progress, task: TaskID, done: int, plan: Plan, steps: int, seconds: float) -> None:
-    share = steps / plan.total_timesteps if plan.total_timesteps else seconds / (3600 * (plan.duration or 1))
-    progress.update(task, completed=done + min(1.0, share))
-
-
-def _write_results(plan: Plan, directory: Path) -> list[Path]:
-    runs = load_suite_runs(plan, directory)
-    return write_suite(summarise(plan, runs), runs, directory)
-
-
-def _arguments(plan: Plan, game: str, seed: int, target: Path) -> list[str]:
-    budget = (
-        ["--total-timesteps", str(plan.total_timesteps)]
-        if plan.total_timesteps
-        else ["--duration", str(plan.duration)]
-    )
-    if (target / "checkpoints" / "latest").exists():
-        return ["--resume", str(target), *budget, "--quiet"]
-    return [
-        "--env",
-        game,
-        "--seed",
-        str(seed),
-        *budget,
-        *plan.arguments,
-        "--output-dir",
-        str(target),
-        "--quiet",
-    ]

@@ -176,7 +176,7 @@ def find_runs(root: str | Path) -> list[Path]:
 
 def newest_run(root: str | Path, *, kind: str) -> Path:
     for path in reversed(find_runs(root)):
-        info = _read_object(path / RUN_INFO, [])
+        info = read_object(path / RUN_INFO, [])
         if (info or {}).get("kind", path.name.rsplit("-", 1)[0]) == kind:
             return path
     raise InputError(
@@ -203,7 +203,7 @@ def _load(directory: Path, metrics_file: Path) -> Run:
         raise InputError(
             f"{metrics_file}: expected the metrics of a training run, with a column steps_global that grows"
         )
-    info, summary = (_read_object(directory / file, notes) for file in (RUN_INFO, SUMMARY))
+    info, summary = (read_object(directory / file, notes) for file in (RUN_INFO, SUMMARY))
     notes += _state_notes(directory, summary, float(steps[-1]))
     if info is None:
         notes.append(f"{name} has no {RUN_INFO}: its machine and version are not known")
@@ -308,7 +308,7 @@ def _read_episodes(path: Path, notes: list[str]) -> Episodes | None:
     return episodes
 
 
-def _read_object(path: Path, notes: list[str]) -> dict[str, Any] | None:
+def read_object(path: Path, notes: list[str]) -> dict[str, Any] | None:
     """None where there is no such file."""
     if not path.exists():
         return None

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 CONFIDENCE = 0.95
 DEVIATIONS = 1.959964  # of a normal distribution, to either side, that hold so much of it
 RESAMPLES = 2000
+Scores = Sequence[np.ndarray]  # of each game: [..., runs]
 LEAST_ITERATIONS = 5  # fewer give no interval
 
 
@@ -26,11 +28,11 @@ class Estimate:
     high: float = float("nan")
 
 
-def iqm(values: np.ndarray) -> float:
-    """Interquartile mean: a quarter (rounded down) of the values is cut off at either end."""
-    ordered = np.sort(np.asarray(values, dtype=float))
-    cut = len(ordered) // 4
-    return float(ordered[cut : len(ordered) - cut].mean()) if len(ordered) else float("nan")
+def iqm(values: np.ndarray) -> np.ndarray:
+    """Interquartile mean of the last axis: a quarter (rounded down) of the values is cut off at either end."""
+    ordered = np.sort(np.asarray(values, dtype=float), axis=-1)
+    cut = ordered.shape[-1] // 4
+    return ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
 
 
 def interval(samples: np.ndarray) -> tuple[float, float]:
@@ -40,7 +42,7 @@ def interval(samples: np.ndarray) -> tuple[float, float]:
 
 
 def bootstrap(
-    values: Sequence[float] | np.ndarray, statistic: Callable[[np.ndarray], float] = np.mean, *, seed: int = 0
+    values: Sequence[float] | np.ndarray, statistic: Callable[[np.ndarray], Any] = np.mean, *, seed: int = 0
 ) -> Estimate:
     """`statistic` of the finite values, with its bootstrap interval (NaN for fewer than two values)."""
     finite = np.asarray(values, dtype=float)
@@ -73,23 +75,78 @@ def difference_of_rates(above: Estimate, below: Estimate) -> Estimate:
     return Estimate(value, float(value - down), float(value + up))
 
 
-def stratified_bootstrap(
-    groups: Sequence[Sequence[float]], statistic: Callable[[np.ndarray], float], *, seed: int = 0
-) -> Estimate:
-    """`statistic` of all values; seeds are resampled within each game, so that every game stays in."""
-    strata = [np.asarray(group, dtype=float) for group in groups if len(group)]
-    if not strata:
-        return Estimate(float("nan"))
-    value = float(statistic(np.concatenate(strata)))
-    if all(stratum.size == 1 for stratum in strata):
-        return Estimate(value)
+# --- scores of several games, each with several runs ----------------------------------------------------------------------
+
+
+def mean_score(scores: Scores) -> np.ndarray:
+    """The mean over games of the mean over their runs."""
+    return np.mean([game.mean(axis=-1) for game in scores], axis=0)
+
+
+def median_score(scores: Scores) -> np.ndarray:
+    """The median over games of the mean over their runs."""
+    return np.median([game.mean(axis=-1) for game in scores], axis=0)
+
+
+def iqm_score(scores: Scores) -> np.ndarray:
+    return iqm(np.concatenate(scores, axis=-1))
+
+
+def optimality_gap(scores: Scores) -> np.ndarray:
+    """How much is missing to 1 on average; scores above 1 count as 1."""
+    return 1.0 - np.minimum(np.concatenate(scores, axis=-1), 1.0).mean(axis=-1)
+
+
+def profile(scores: Scores, *, at: np.ndarray) -> np.ndarray:
+    """[..., len(at)]: the share of all runs with a score above each of `at`."""
+    runs = np.concatenate(scores, axis=-1)
+    return np.stack([(runs > threshold).mean(axis=-1) for threshold in at], axis=-1)
+
+
+def probability_of_improvement(ours: Scores, others: Scores) -> np.ndarray:
+    """That a run of `ours` is better than one of `others`, over pairs within a game and then over games; ties count half."""
+    shares = []
+    for game, other in zip(ours, others, strict=True):
+        above, below = game[..., :, None], other[..., None, :]
+        shares.append(((above > below) + 0.5 * (above == below)).mean(axis=(-2, -1)))
+    return np.mean(shares, axis=0)
+
+
+def draw_runs(scores: Scores, generator: np.random.Generator) -> list[np.ndarray]:
+    """For each game [RESAMPLES, runs]: runs are drawn within a game, so that every game stays in."""
+    return [generator.integers(0, len(game), size=(RESAMPLES, len(game))) for game in scores]
+
+
+def percentiles(
+    statistic: Callable[..., np.ndarray], several: Sequence[Scores], picks: Sequence[Sequence[np.ndarray]]
+) -> np.ndarray:
+    """[2, ...]: the interval of `statistic(*several)` when runs are drawn as `picks` says."""
+    drawn = [
+        [game[pick] for game, pick in zip(scores, chosen, strict=True)]
+        for scores, chosen in zip(several, picks, strict=True)
+    ]
+    return np.percentile(statistic(*drawn), [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)], axis=0)
+
+
+def stratified(
+    statistic: Callable[..., np.ndarray], *several: Scores, seed: int = 0
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """`statistic(*several)`, and its interval; NaN where no game has a second run."""
+    value = statistic(*several)
+    if all(len(game) == 1 for scores in several for game in scores):
+        return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
     generator = np.random.default_rng(seed)
-    samples = np.empty(RESAMPLES)
-    for index in range(RESAMPLES):
-        samples[index] = statistic(
-            np.concatenate([generator.choice(stratum, stratum.size) for stratum in strata])
-        )
-    return Estimate(value, *interval(samples))
+    low, high = percentiles(statistic, several, [draw_runs(scores, generator) for scores in several])
+    return value, low, high
+
+
+def stratified_bootstrap(statistic: Callable[..., np.ndarray], *several: Scores, seed: int = 0) -> Estimate:
+    if not all(several):
+        return Estimate(float("nan"))
+    return Estimate(*(float(number) for number in stratified(statistic, *several, seed=seed)))
+
+
+# --- curves ---------------------------------------------------------------------------------------------------------------
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:

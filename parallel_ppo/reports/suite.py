@@ -1,12 +1,14 @@
-"""Results of several games and seeds: what to run, what was reached, and the published values beside it."""
+"""Results of several games, settings and seeds: what to run, what was reached, and the published values beside it."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,11 +16,27 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.reports import statistics
 from parallel_ppo.reports.curves import final_returns, returns_near
 from parallel_ppo.reports.procgen_scores import WINDOW, Published, normalised_score, published_curve
-from parallel_ppo.reports.runs import MAX_OBJECT_BYTES, METRICS, Run, load_run
+from parallel_ppo.reports.runs import MAX_OBJECT_BYTES, METRICS, Run, load_run, read_object
 from parallel_ppo.reports.statistics import Estimate
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
 
 MANIFEST = "suite.json"
+EVALUATION = "evaluation.json"
+LEVELS = ("train", "test")
+PROFILE_AT = np.linspace(0, 1, 51)
+
+
+class Job(NamedTuple):
+    """One run of a suite."""
+
+    game: str
+    setting: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        words = (self.game, self.setting, f"seed{self.seed}")
+        return "-".join(word for word in words if word).replace(":", "_").replace("/", "_")
 
 
 @dataclass(frozen=True)
@@ -30,19 +48,23 @@ class Plan:
     total_timesteps: int | None
     duration: float | None
     arguments: list[str] = field(default_factory=list)
+    settings: dict[str, list[str]] = field(default_factory=lambda: {"": []})  # further arguments of each
+    evaluation_episodes: int = 100  # on each kind of levels; 0: no evaluation
+    at_once: int | None = None  # runs; None: as many as leave no core idle
     finished: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
 
-    def pairs(self) -> list[tuple[str, int]]:
-        """Seed by seed, so that a suite stopped early has every game."""
-        return [(game, seed) for seed in self.seeds for game in self.games]
+    def jobs(self) -> list[Job]:
+        """Seed by seed, so that a suite stopped early has every game and setting."""
+        return [
+            Job(game, setting, seed)
+            for seed in self.seeds
+            for game in self.games
+            for setting in self.settings
+        ]
 
     def names(self) -> list[str]:
-        return [run_name(game, seed) for game, seed in self.pairs()]
-
-
-def run_name(game: str, seed: int) -> str:
-    return f"{game.replace(':', '_').replace('/', '_')}-seed{seed}"
+        return [job.name for job in self.jobs()]
 
 
 def save_plan(plan: Plan, directory: Path) -> None:
@@ -76,77 +98,185 @@ class EqualSteps:
 
 @dataclass(frozen=True)
 class GameResult:
+    """One game with one setting. Keys are kinds of levels, `train` and `test`; their values are from evaluations."""
+
     game: str
+    setting: str
     seeds: list[int | None]
     steps: int
     distribution_mode: str
     num_levels: int
-    final_return: Estimate
-    normalised: list[float]
+    final_return: Estimate  # of the last training episodes
+    returns: dict[str, Estimate]
+    gap: Estimate
+    normalised: dict[str, list[float]]  # a score for each seed
     equal_steps: list[EqualSteps]
     published: list[Published]
     fps: float
 
 
 @dataclass(frozen=True)
+class Aggregate:
+    """Normalised scores of all games with one setting, on one kind of levels."""
+
+    setting: str
+    levels: str
+    num_games: int
+    num_runs: int
+    iqm: Estimate
+    median: Estimate
+    mean: Estimate
+    optimality_gap: Estimate
+    profile: dict[str, list[float]]  # value, low and high at PROFILE_AT
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """How probable it is that a run with one setting is better than one with the other."""
+
+    setting: str
+    over: str
+    levels: str
+    num_games: int
+    probability: Estimate
+
+
+@dataclass(frozen=True)
 class SuiteResult:
     games: list[GameResult]
-    normalised_mean: Estimate
-    normalised_iqm: Estimate
+    aggregates: list[Aggregate]
+    improvements: list[Improvement]
     missing: list[str]
     failed: dict[str, str]
     machine: str
     policies: list[Any]
     epochs: list[Any]
+    evaluation_episodes: int
 
 
-def load_suite_runs(plan: Plan, directory: Path) -> dict[str, list[Run]]:
-    """The runs of each game that have at least one iteration."""
-    runs: dict[str, list[Run]] = {}
+Runs = dict[tuple[str, str], list[Run]]  # by game and setting
+
+
+def load_suite_runs(plan: Plan, directory: Path) -> Runs:
+    """The runs that have at least one iteration."""
+    runs: Runs = {}
     for game in plan.games:
-        for seed in plan.seeds:
-            path = directory / run_name(game, seed)
-            if (path / METRICS).exists() and (path / METRICS).stat().st_size:
-                runs.setdefault(game, []).append(load_run(path))
+        for setting in plan.settings:
+            for seed in plan.seeds:
+                path = directory / Job(game, setting, seed).name
+                if (path / METRICS).exists() and (path / METRICS).stat().st_size:
+                    runs.setdefault((game, setting), []).append(load_run(path))
     return runs
 
 
-def summarise(plan: Plan, runs: dict[str, list[Run]]) -> SuiteResult:
-    games = [summarise_game(game, members) for game, members in runs.items()]
-    scores = [game.normalised for game in games if game.normalised]
+def evaluated_returns(run: Run) -> dict[str, float]:
+    """The mean return on each kind of levels, of the policy that the run ended with; empty where that was not evaluated."""
+    report = read_object(run.path / EVALUATION, []) or {}
+    levels = report.get("levels")
+    if report.get("policy_sha256") != run.policy_sha256[-1] or not isinstance(levels, dict):
+        return {}
+    found = {}
+    for part in LEVELS:
+        try:
+            found[part] = float(levels[part]["return"]["mean"]["value"])
+        except (KeyError, TypeError, ValueError):
+            continue
+    return found
+
+
+def summarise(plan: Plan, runs: Runs) -> SuiteResult:
+    games = [summarise_game(*key, members) for key, members in runs.items()]
     first = next((members[0] for members in runs.values()), None)
     return SuiteResult(
         games=games,
-        normalised_mean=statistics.stratified_bootstrap(scores, np.mean),
-        normalised_iqm=statistics.stratified_bootstrap(scores, statistics.iqm),
+        aggregates=[
+            aggregate(setting, part, scores)
+            for part in LEVELS
+            for setting in plan.settings
+            if (scores := scores_of(games, setting, part))
+        ],
+        improvements=[
+            found
+            for part in LEVELS
+            for other, setting in itertools.combinations(plan.settings, 2)
+            if (found := improvement(games, setting, other, part))
+        ],
         missing=[name for name in plan.names() if name not in plan.finished and name not in plan.failed],
         failed=plan.failed,
         machine=str(first.machine.get("cpu_model", "unknown")) if first else "unknown",
         policies=_values(runs, "training.policy"),
         epochs=_values(runs, "training.n_epochs"),
+        evaluation_episodes=plan.evaluation_episodes,
     )
 
 
-def _values(runs: dict[str, list[Run]], setting: str) -> list[Any]:
+def _values(runs: Runs, setting: str) -> list[Any]:
     """The different values of a setting among all runs, in order of appearance."""
     return list(dict.fromkeys(run.setting(setting) for members in runs.values() for run in members))
 
 
-def summarise_game(game: str, runs: Sequence[Run]) -> GameResult:
+def scores_of(games: Sequence[GameResult], setting: str, part: str) -> dict[str, np.ndarray]:
+    return {
+        game.game: np.array(game.normalised[part])
+        for game in games
+        if game.setting == setting and game.normalised.get(part)
+    }
+
+
+def aggregate(setting: str, part: str, scores: dict[str, np.ndarray]) -> Aggregate:
+    values = list(scores.values())
+    profile = statistics.stratified(partial(statistics.profile, at=PROFILE_AT), values)
+    return Aggregate(
+        setting=setting,
+        levels=part,
+        num_games=len(values),
+        num_runs=sum(map(len, values)),
+        iqm=statistics.stratified_bootstrap(statistics.iqm_score, values),
+        median=statistics.stratified_bootstrap(statistics.median_score, values),
+        mean=statistics.stratified_bootstrap(statistics.mean_score, values),
+        optimality_gap=statistics.stratified_bootstrap(statistics.optimality_gap, values),
+        profile=dict(zip(("value", "low", "high"), (each.tolist() for each in profile), strict=True)),
+    )
+
+
+def improvement(games: Sequence[GameResult], setting: str, over: str, part: str) -> Improvement | None:
+    """Of the games that both have."""
+    ours, others = scores_of(games, setting, part), scores_of(games, over, part)
+    common = [game for game in ours if game in others]
+    if not common:
+        return None
+    pair = [ours[game] for game in common], [others[game] for game in common]
+    probability = statistics.stratified_bootstrap(statistics.probability_of_improvement, *pair)
+    return Improvement(setting, over, part, len(common), probability)
+
+
+def summarise_game(game: str, setting: str, runs: Sequence[Run]) -> GameResult:
     first = runs[0]
     mode = str(first.setting("env.distribution_mode", "easy"))
     levels = int(first.setting("env.num_levels", 0) or 0)
-    means = [float(returns.mean()) for run in runs if len(returns := final_returns(run))]
-    scores = [normalised_score(first.env_id, mean, distribution_mode=mode) for mean in means]
+    evaluated = [evaluated_returns(run) for run in runs]
+    returns = {part: [each[part] for each in evaluated if part in each] for part in LEVELS}
+    gaps = [each["train"] - each["test"] for each in evaluated if len(each) == 2]
+    scores = {
+        part: [normalised_score(first.env_id, mean, distribution_mode=mode) for mean in means]
+        for part, means in returns.items()
+    }
     published = published_curve(first.env_id, distribution_mode=mode, num_levels=levels)
     return GameResult(
         game=game,
+        setting=setting,
         seeds=[run.seed for run in runs],
         steps=int(min(run.steps[-1] for run in runs)),
         distribution_mode=mode,
         num_levels=levels,
-        final_return=statistics.bootstrap(means),
-        normalised=[score for score in scores if score is not None],
+        final_return=statistics.bootstrap(
+            [float(final.mean()) for run in runs if len(final := final_returns(run))]
+        ),
+        returns={part: statistics.bootstrap(means) for part, means in returns.items() if means},
+        gap=statistics.bootstrap(gaps),
+        normalised={
+            part: [score for score in found if score is not None] for part, found in scores.items() if found
+        },
         equal_steps=at_equal_steps(runs, published),
         published=published,
         fps=float(np.nanmean([run.steps[-1] / run.wall_time[-1] for run in runs])),
@@ -164,7 +294,3 @@ def at_equal_steps(runs: Sequence[Run], published: Sequence[Published]) -> list[
         if means:
             rows.append(EqualSteps(point.steps, float(np.mean(means)), point.value, point.levels))
     return rows
-
-
-def as_json(result: SuiteResult) -> dict[str, Any]:
-    return asdict(result)

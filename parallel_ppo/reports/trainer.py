@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 from parallel_ppo.child import command
@@ -33,24 +35,35 @@ def train(
     on_progress: Callable[[int, float], None] | None = None,
 ) -> None:
     """Run the parallel trainer (of another clone of the project, if one is given); `on_progress` gets steps and seconds.
-    Raises `TrainerFailed` unless it exits with 0."""
+
+    Raises `TrainerFailed` unless it exits with 0.
+    """
     line = command("train") if project is None else [sys.executable, str(project / PARALLEL_TRAINER)]
     if project is not None and not (project / PARALLEL_TRAINER).exists():
         raise InputError(f"no {project / PARALLEL_TRAINER}; run this from a full clone of the project")
+    child = start([*line, *arguments], output)
+    with interrupting([child]):
+        while child.poll() is None:
+            time.sleep(POLL_SECONDS)
+            if on_progress:
+                on_progress(*last_progress(run_directory))
+    check(child, run_directory, output)
+
+
+def start(line: Sequence[str], output: Path, cpus: Sequence[int] | None = None) -> subprocess.Popen:
+    """A command in a session of its own, on `cpus`; what it says is added to the file `output`."""
     with output.open("ab") as sink:
-        child = subprocess.Popen(
-            [*line, *arguments],
+        return subprocess.Popen(
+            line,
             stdin=subprocess.DEVNULL,
             stdout=sink,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            preexec_fn=_die_with_parent,
+            preexec_fn=partial(_prepare, cpus),
         )
-        with _interrupting(child):
-            while child.poll() is None:
-                time.sleep(POLL_SECONDS)
-                if on_progress:
-                    on_progress(*last_progress(run_directory))
+
+
+def check(child: subprocess.Popen, run_directory: Path, output: Path) -> None:
     if child.returncode:
         raise TrainerFailed(
             f"{run_directory} {_how_it_ended(child.returncode)}: {_last_line(output)} (see {output})",
@@ -71,15 +84,19 @@ def last_progress(run_directory: Path) -> tuple[int, float]:
         return 0, 0.0
 
 
-def _die_with_parent() -> None:
+def _prepare(cpus: Sequence[int] | None) -> None:
     """A trainer whose parent is killed saves and stops, instead of running on unseen."""
     _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
+    if cpus is not None:
+        os.sched_setaffinity(0, cpus)
 
 
 @contextmanager
-def _interrupting(child: subprocess.Popen) -> Iterator[None]:
-    """The child is in its own session, so that one Ctrl-C reaches it once: from here. It saves, then we
-    leave."""
+def interrupting(children: list[subprocess.Popen]) -> Iterator[None]:
+    """Children are in their own sessions, so that one Ctrl-C reaches each once: from here. They save, then we leave.
+
+    The list may change meanwhile.
+    """
 
     def terminate(_number: int, _frame: object) -> None:
         raise KeyboardInterrupt
@@ -88,16 +105,23 @@ def _interrupting(child: subprocess.Popen) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if child.poll() is None:
+        running = [child for child in children if child.poll() is None]
+        for child in running:
             child.send_signal(signal.SIGINT)
-        try:
-            child.wait(GRACE_SECONDS)
-        except (subprocess.TimeoutExpired, KeyboardInterrupt):
-            child.kill()
-            child.wait()
+        _wait_for(running)
         raise
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _wait_for(children: Sequence[subprocess.Popen]) -> None:
+    deadline = time.monotonic() + GRACE_SECONDS
+    for child in children:
+        try:
+            child.wait(max(0.0, deadline - time.monotonic()))
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            child.kill()
+            child.wait()
 
 
 def _how_it_ended(code: int) -> str:

@@ -1,3 +1,7 @@
+import json
+from functools import partial
+from pathlib import Path
+
 import numpy as np
 import pytest
 from scipy.stats import trim_mean
@@ -82,9 +86,63 @@ def test_the_difference_of_rates_is_newcombes():
 
 
 def test_the_stratified_bootstrap_keeps_every_game():
-    estimate = statistics.stratified_bootstrap([[0.0, 0.0], [1.0, 1.0]], np.mean)
+    certain = [np.array([0.0, 0.0]), np.array([1.0, 1.0])]
+    estimate = statistics.stratified_bootstrap(statistics.mean_score, certain)
     assert (estimate.value, estimate.low, estimate.high) == (0.5, 0.5, 0.5)
-    assert np.isnan(statistics.stratified_bootstrap([[0.1], [0.2]], np.mean).low)
+    single = [np.array([0.1]), np.array([0.2])]
+    assert np.isnan(statistics.stratified_bootstrap(statistics.mean_score, single).low)
+    assert np.isnan(statistics.stratified_bootstrap(statistics.iqm_score, []).value)
+
+
+AGGREGATES = (
+    "mean_score",
+    "median_score",
+    "iqm_score",
+    "optimality_gap",
+    "profile",
+    "probability_of_improvement",
+)
+
+
+@pytest.fixture(scope="module")
+def recorded():
+    """What rliable 1.2.0 answered, with the runs that its bootstrap drew."""
+    return json.loads((Path(__file__).parent / "data" / "rliable.json").read_text())
+
+
+def ours(name, recorded):
+    """Our function, its scores, and rliable's draws as `percentiles` takes them: [resamples, runs] for each game."""
+    function = getattr(statistics, name)
+    if name == "profile":
+        function = partial(function, at=np.array(recorded["at"]))
+    pair = name == "probability_of_improvement"
+    several = [list(np.array(recorded[key]).T) for key in ("x", "y")[: 2 if pair else 1]]
+    draws = recorded["pair_picks" if pair else "picks"]
+    picks = [
+        list(np.array([draw[index] for draw in draws]).transpose(2, 0, 1)) for index in range(len(several))
+    ]
+    return function, several, picks
+
+
+@pytest.mark.parametrize("name", AGGREGATES)
+def test_aggregates_and_their_intervals_equal_rliables(name, recorded):
+    function, several, picks = ours(name, recorded)
+    answer = recorded["answers"][name]
+    low, high = statistics.percentiles(function, several, picks)
+    for found, known in ((function(*several), "value"), (low, "low"), (high, "high")):
+        np.testing.assert_allclose(np.atleast_1d(found), answer[known], rtol=0, atol=1e-9)
+    value, low, high = statistics.stratified(function, *several)
+    assert np.all((low <= value) & (value <= high)), "with draws of our own"
+
+
+def test_aggregates_equal_the_rliable_that_is_installed():
+    metrics = pytest.importorskip("rliable.metrics")
+    x, y = (np.random.default_rng(seed).normal(0.6, 0.4, size=(7, 5)) for seed in (1, 2))
+    for name, theirs in zip(AGGREGATES, ("mean", "median", "iqm", "optimality_gap"), strict=False):
+        expected = getattr(metrics, f"aggregate_{theirs}")(x)
+        assert getattr(statistics, name)(list(x.T)) == pytest.approx(expected, abs=1e-9)
+    expected = metrics.probability_of_improvement(x, y)
+    assert statistics.probability_of_improvement(list(x.T), list(y.T)) == pytest.approx(expected, abs=1e-9)
 
 
 def make_timing(count, seconds, noise, seed):

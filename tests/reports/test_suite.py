@@ -5,24 +5,38 @@ import pytest
 from run_writer import write_run
 
 from parallel_ppo.exits import InputError
-from parallel_ppo.reports.suite import Plan, load_plan, load_suite_runs, run_name, save_plan, summarise
-from parallel_ppo.reports.suite_page import write_suite
+from parallel_ppo.reports import statistics
+from parallel_ppo.reports.suite import Job, Plan, load_plan, load_suite_runs, save_plan, summarise
+from parallel_ppo.reports.suite_page import suite_markdown, write_suite
+
+
+def write_evaluation(path, **returns):
+    summary = json.loads((path / "summary.json").read_text())
+    levels = {part: {"return": {"mean": {"value": value}}} for part, value in returns.items()}
+    report = {"policy_sha256": summary["policy_sha256"], "levels": levels}
+    (path / "evaluation.json").write_text(json.dumps(report))
+
+
+def make_suite(directory, games, settings=("",), seeds=(1, 2)):
+    plan = Plan(
+        games=list(games),
+        seeds=list(seeds),
+        total_timesteps=1_200_000,
+        duration=None,
+        settings={name: [] for name in settings},
+    )
+    for job in plan.jobs():
+        path = directory / job.name
+        write_run(path, env=job.game, seed=job.seed, iterations=40, num_envs=256, n_steps=128, num_levels=200)
+        better = 0.5 * list(settings).index(job.setting)
+        unseen = {} if job.game == "CartPole-v1" else {"test": 6.0 + job.seed / 4 + better}
+        write_evaluation(path, train=8.0 + job.seed / 4 + better, **unseen)
+    return directory, Plan(**{**vars(plan), "finished": plan.names()})
 
 
 @pytest.fixture
 def suite(tmp_path):
-    plan = Plan(games=["coinrun", "CartPole-v1"], seeds=[1, 2], total_timesteps=1_200_000, duration=None)
-    for game, seed in plan.pairs():
-        write_run(
-            tmp_path / run_name(game, seed),
-            env=game,
-            seed=seed,
-            iterations=40,
-            num_envs=256,
-            n_steps=128,
-            num_levels=200,
-        )
-    return tmp_path, Plan(**{**vars(plan), "finished": plan.names()})
+    return make_suite(tmp_path, ["coinrun", "CartPole-v1"])
 
 
 def test_a_plan_survives_the_disk(tmp_path):
@@ -42,9 +56,12 @@ def test_a_directory_without_a_suite_is_named(tmp_path):
         load_plan(tmp_path)
 
 
-def test_every_game_comes_before_the_second_seed():
-    plan = Plan(games=["a", "b"], seeds=[1, 2], total_timesteps=1, duration=None)
-    assert plan.names() == ["a-seed1", "b-seed1", "a-seed2", "b-seed2"]
+def test_every_game_and_setting_comes_before_the_second_seed():
+    plan = Plan(
+        games=["a", "m:b/c"], seeds=[1, 2], total_timesteps=1, duration=None, settings={"x": [], "y": []}
+    )
+    assert plan.names()[:5] == ["a-x-seed1", "a-y-seed1", "m_b_c-x-seed1", "m_b_c-y-seed1", "a-x-seed2"]
+    assert Job("a", "", 3).name == "a-seed3"
 
 
 def test_scores_and_published_values_at_equal_steps(suite):
@@ -52,18 +69,46 @@ def test_scores_and_published_values_at_equal_steps(suite):
     runs = load_suite_runs(plan, directory)
     result = summarise(plan, runs)
     coinrun, cartpole = result.games
-    means = [run.episodes.returns[-100:].mean() for run in runs["coinrun"]]
+    members = runs["coinrun", ""]
+    means = [run.episodes.returns[-100:].mean() for run in members]
     assert coinrun.final_return.value == pytest.approx(np.mean(means))
-    assert coinrun.normalised == pytest.approx([(mean - 5) / 5 for mean in means])
+    assert coinrun.returns["train"].value == pytest.approx(8.375)
+    assert coinrun.returns["test"].value == pytest.approx(6.375)
+    assert coinrun.gap.value == pytest.approx(2.0)
+    assert coinrun.normalised["test"] == pytest.approx([(6.25 - 5) / 5, (6.5 - 5) / 5])
     assert [row.steps for row in coinrun.equal_steps] == [1_000_000]
-    near = [
-        run.episodes.returns[np.abs(run.episodes.step - 1e6) <= 150_000].mean() for run in runs["coinrun"]
-    ]
+    near = [run.episodes.returns[np.abs(run.episodes.step - 1e6) <= 150_000].mean() for run in members]
     assert coinrun.equal_steps[0].ours == pytest.approx(np.mean(near))
     assert coinrun.equal_steps[0].published == 7.9
-    assert cartpole.normalised == []
-    assert result.normalised_mean.value == pytest.approx(np.mean(coinrun.normalised))
+    assert cartpole.normalised == {"train": []} and cartpole.returns["train"].value == pytest.approx(8.375)
+    assert [(row.levels, row.num_games) for row in result.aggregates] == [("train", 1), ("test", 1)]
     assert result.missing == []
+
+
+def test_two_settings_are_compared_game_by_game(tmp_path):
+    directory, plan = make_suite(tmp_path, ["coinrun", "jumper"], ["plain", "better"])
+    result = summarise(plan, load_suite_runs(plan, directory))
+    scores = [[(6.25 - 5) / 5, (6.5 - 5) / 5], [(6.25 - 1) / 9, (6.5 - 1) / 9]]
+    plain = next(row for row in result.aggregates if (row.setting, row.levels) == ("plain", "test"))
+    assert plain.iqm.value == pytest.approx(float(statistics.iqm(np.ravel(scores))))
+    assert plain.optimality_gap.value == pytest.approx(1 - np.mean(scores))
+    assert plain.profile["value"][0] == 1.0 and plain.profile["value"][-1] == 0.0
+    unseen = next(row for row in result.improvements if row.levels == "test")
+    assert (unseen.setting, unseen.over, unseen.num_games) == ("better", "plain", 2)
+    assert unseen.probability.value == 1.0
+    text = suite_markdown(result)
+    assert "| better better than plain, unseen levels | 2 | 1.00 (1.00 to 1.00) |" in text
+    assert "| jumper, plain | 2 |" in text
+
+
+def test_an_evaluation_of_another_policy_is_not_used(suite):
+    directory, plan = suite
+    path = directory / "coinrun-seed2" / "evaluation.json"
+    path.write_text(path.read_text().replace('"policy_sha256": "', '"policy_sha256": "0'))
+    (directory / "CartPole-v1-seed1" / "evaluation.json").write_text('{"levels": 7}')
+    coinrun, cartpole = summarise(plan, load_suite_runs(plan, directory)).games
+    assert len(coinrun.normalised["test"]) == 1
+    assert cartpole.returns["train"].value == pytest.approx(8.5)
 
 
 def test_the_page_the_markdown_and_the_json(suite):

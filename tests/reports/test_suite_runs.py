@@ -1,0 +1,129 @@
+"""The runs of a suite as processes, with scripts in place of trainer and evaluation."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from parallel_ppo.commands import suite, suite_runs
+from parallel_ppo.exits import InputError
+from parallel_ppo.machine.resources import read_machine
+from parallel_ppo.reports import trainer
+from parallel_ppo.reports.errors import TrainerFailed
+from parallel_ppo.reports.suite import Job, Plan, load_plan, save_plan
+
+HERE = Path(__file__).resolve().parent
+TRAINER = f"""
+import json, os, sys, time
+sys.path[:0] = [{str(HERE)!r}, {str(HERE.parents[1])!r}]
+from pathlib import Path
+from run_writer import write_run
+word = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+path = Path(word["--output-dir"])
+if not path.exists():
+    write_run(path, env=word["--env"], seed=int(word["--seed"]), num_levels=20, workers=1)
+(path / "cpus").write_text(json.dumps(sorted(os.sched_getaffinity(0))))
+(path / "began").write_text(str(time.time()))
+time.sleep(0.3)
+sys.exit(int(word.get("--exit", 0)))
+"""
+EVALUATOR = """
+import json, sys
+from pathlib import Path
+path, word = Path(sys.argv[1]), dict(zip(sys.argv[2::2], sys.argv[3::2]))
+sha = json.loads((path / "summary.json").read_text())["policy_sha256"]
+levels = {part: {"return": {"mean": {"value": 7.5}}} for part in word["--levels"].split(",")}
+Path(word["--output"]).write_text(json.dumps({"policy_sha256": sha, "levels": levels}))
+"""
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "train").write_text(TRAINER)
+    (folder / "evaluate").write_text(EVALUATOR)
+    monkeypatch.setattr(
+        suite_runs, "command", lambda name, *rest: [sys.executable, str(folder / name), *rest]
+    )
+    monkeypatch.setattr(trainer, "POLL_SECONDS", 0.02)
+    directory = tmp_path / "suite"
+    directory.mkdir()
+    return directory
+
+
+def plan(**changes):
+    return Plan(**{"games": ["coinrun"], "seeds": [1], "total_timesteps": 100, "duration": None, **changes})
+
+
+def run_all(chosen, directory):
+    save_plan(chosen, directory)
+    return suite_runs.run_all(chosen, directory, Console(quiet=True)), load_plan(directory)
+
+
+def test_runs_are_evaluated_on_both_kinds_of_levels_and_finished_ones_are_left_alone(project):
+    code, after = run_all(plan(seeds=[1, 2], finished=["coinrun-seed1"]), project)
+    assert code == 0 and after.finished == ["coinrun-seed1", "coinrun-seed2"]
+    assert not (project / "coinrun-seed1").exists()
+    (game,) = json.loads((project / "results.json").read_text())["games"]
+    assert game["returns"]["train"]["value"] == game["returns"]["test"]["value"] == 7.5
+
+
+def test_a_failed_run_does_not_stop_the_others(project):
+    settings = {"bad": ["--exit", "4"], "good": []}
+    code, after = run_all(plan(settings=settings), project)
+    assert code == 4 and after.finished == ["coinrun-good-seed1"]
+    assert "exit code 4" in after.failed["coinrun-bad-seed1"]
+
+
+def test_a_stopped_run_stops_the_suite_and_is_neither_finished_nor_failed(project):
+    with pytest.raises(TrainerFailed):
+        run_all(plan(arguments=["--exit", "75"]), project)
+    assert load_plan(project).finished == [] and load_plan(project).failed == {}
+
+
+def test_runs_at_once_have_cores_of_their_own(project):
+    if len(os.sched_getaffinity(0)) < 2:
+        pytest.skip("needs two cores")
+    _, after = run_all(plan(seeds=[1, 2], at_once=2), project)
+    assert len(after.finished) == 2
+    cpus, began = ([json.loads((project / name / file).read_text()) for name in after.finished] for file in ("cpus", "began"))  # fmt: skip
+    assert not set(cpus[0]) & set(cpus[1])
+    assert abs(began[0] - began[1]) < 0.3, "the second did not wait for the first to end"
+
+
+def test_how_many_run_at_once_follows_from_the_workers_of_finished_runs(project):
+    assert suite_runs.runs_at_once(plan(), project) == 1
+    run = project / "coinrun-seed1"
+    run.mkdir()
+    cores = len(read_machine().cpus)
+    for workers, expected in ((1, cores), (cores, 1)):
+        (run / "summary.json").write_text(json.dumps({"num_workers": workers}))
+        assert suite_runs.runs_at_once(plan(finished=["coinrun-seed1"]), project) == expected
+
+
+def test_shares_of_the_cpus_are_whole_and_apart():
+    machine = read_machine()
+    for number in (1, 2, 1000):
+        shares = suite_runs.cpu_shares(machine, number)
+        assert sorted(cpu for share in shares for cpu in share) == sorted(machine.cpus)
+        assert all(shares) and len(shares) == min(number, len(machine.cpus))
+
+
+def test_a_run_with_a_checkpoint_is_resumed(tmp_path):
+    chosen = plan(arguments=["--policy", "nature"], settings={"a": ["--x", "1"]})
+    job = Job("coinrun", "a", 1)
+    new = suite_runs.training_arguments(chosen, job, tmp_path)
+    assert new[:4] == ["--env", "coinrun", "--seed", "1"] and "--x" in new and "nature" in new
+    (tmp_path / "checkpoints" / "latest").mkdir(parents=True)
+    assert suite_runs.training_arguments(chosen, job, tmp_path)[:2] == ["--resume", str(tmp_path)]
+
+
+@pytest.mark.parametrize("text", ["plain", "=--seed 1", "a b=--seed 1", "a='", "a/b="])
+def test_a_setting_that_is_none_is_told(text, tmp_path):
+    with pytest.raises(InputError, match=r"--setting .*expected"):
+        suite.main(["--games", "coinrun", "--setting", text, "--output-dir", str(tmp_path / "new")])
+    assert not (tmp_path / "new").exists()
