@@ -57,7 +57,7 @@ class Wandb:
     def __init__(self, state: Keeps, root: Path, description: dict[str, Any]) -> None:
         import wandb
 
-        _discard_segment(state.segment, root)
+        _discard_segment(state, root)
         os.environ.setdefault("WANDB_DIR", str(root / "logs"))
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
@@ -65,6 +65,7 @@ class Wandb:
             name=os.environ.get("WANDB_NAME", root.resolve().name),
             resume="allow" if os.environ.get("WANDB_MODE") != "offline" else None,
             config=description,
+            reinit="finish_previous",
             settings=wandb.Settings(
                 console="off", disable_git=True, x_disable_stats=True, x_disable_meta=True
             ),
@@ -83,16 +84,12 @@ class Wandb:
         self.run.finish(exit_code=0 if is_finished else 1)
 
 
-def _discard_segment(segment: str | None, root: Path) -> None:
-    """Only what W&B wrote for this run."""
-    if segment is None:
-        return
-    folder = Path(segment)
-    expected = [
-        (root / "logs" / "wandb").resolve(),
-        Path(os.environ.get("WANDB_DIR", ".")).resolve() / "wandb",
-    ]
-    if folder.name.startswith("offline-run-") and folder.parent in expected and not folder.is_symlink():
+def _discard_segment(state: Keeps, root: Path) -> None:
+    """Only what W&B wrote for this run: anyone may have written the state of a run that was copied from elsewhere."""
+    folder = Path(state.segment or "")
+    expected = Path(os.environ.get("WANDB_DIR", root / "logs")).resolve() / "wandb"
+    own = folder.name.startswith("offline-run-") and folder.name.endswith(f"-{state.run_id}")
+    if own and folder.parent == expected and not folder.is_symlink():
         shutil.rmtree(folder, ignore_errors=True)
 
 

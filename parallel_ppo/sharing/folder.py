@@ -86,9 +86,14 @@ def _is_reproducible(policy: LoadedPolicy, run: dict[str, Any]) -> bool:
     """By the run's own word; a schedule that was changed on the way is not in the settings."""
     manifest = policy.weights.path.with_name(MANIFEST)
     counters = _read_json(manifest, MAX_PROVENANCE).get("counters", {}) if manifest.is_file() else {}
-    changed = any(session.get("schedule_changes") for session in run.get("sessions", []))
+    changed = any(session.get("schedule_changes") for session in _sessions(run))
     by_time = policy.weights.settings.training.schedule_by == "time"
     return bool(counters.get("bit_exact")) and not changed and not by_time
+
+
+def _sessions(run: dict[str, Any]) -> list[dict[str, Any]]:
+    sessions = run.get("sessions")
+    return [one for one in sessions if isinstance(one, dict)] if isinstance(sessions, list) else []
 
 
 def _read_json(path: Path, max_bytes: int) -> dict[str, Any]:
@@ -177,8 +182,7 @@ def _provenance(source: Source, contents: dict[str, bytes]) -> dict[str, Any]:
 
 def _command(run: dict[str, Any]) -> Iterator[str]:
     """The first session's, without the folders of the machine it ran on."""
-    sessions = run.get("sessions")
-    first = sessions[0].get("command") if isinstance(sessions, list) and sessions else run.get("command")
+    first = next((session.get("command") for session in _sessions(run)), None)
     for word in first if isinstance(first, list) else []:
         yield Path(str(word)).name if str(word).startswith("/") else str(word)
 
@@ -186,7 +190,7 @@ def _command(run: dict[str, Any]) -> Iterator[str]:
 def _arithmetic(run: dict[str, Any], iteration: int) -> list[dict[str, str]]:
     """Of the sessions that the policy was trained in, each kind once."""
     found: list[dict[str, str]] = []
-    for session in run.get("sessions", []):
+    for session in _sessions(run):
         one = session.get("arithmetic", {})
         if session.get("first_iteration", 0) < iteration and one not in found:
             found.append(one)

@@ -54,11 +54,13 @@ def check_login() -> None:
 
 
 def upload(folder: Path, repo: str, *, private: bool, message: str) -> str:
-    """The address of the commit."""
-    api = library().HfApi()
+    """All files in one commit; its address."""
+    package = library()
+    api, add = package.HfApi(), package.CommitOperationAdd
+    files = [add(path_in_repo=file.name, path_or_fileobj=file) for file in sorted(folder.iterdir())]
     try:
         api.create_repo(repo, private=private, exist_ok=True)
-        return str(api.upload_folder(repo_id=repo, folder_path=folder, commit_message=message).commit_url)
+        return str(api.create_commit(repo, files, commit_message=message).commit_url)
     except Exception as error:
         raise InputError(f"--repo {repo}: {_one_line(error)}") from None
 

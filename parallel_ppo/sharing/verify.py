@@ -94,10 +94,12 @@ def train_again(settings: Settings, root: Path, signals: Signals) -> list[str]:
     plan = make_plan(settings, kind=kind, output=root)
     fork_server = None if plan.inline else ForkServer(plan.settings, plan.spec)
     try:
-        session.run(plan, make_display(quiet=True), fork_server, signals)
+        code = session.run(plan, make_display(quiet=True), fork_server, signals)
     finally:
         if fork_server is not None:
             fork_server.close()
+    if code != ExitCode.DONE:
+        raise KeyboardInterrupt  # a signal: half a training compares nothing
     return [record["policy_sha256"] for record in read_records(root / "metrics.jsonl")]
 
 
