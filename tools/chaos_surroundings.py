@@ -174,13 +174,19 @@ def kernel_caches(folder: Path) -> Report:
 
 
 def helpers(folder: Path, *, times: int, seed: int = 9) -> Report:
-    """Coordinators killed at random instants, while each environment has a helper process and a daemon."""
+    """Coordinators killed while environments have helpers and daemons: every other one in the trial before the start."""
     arguments, variables = with_environments(folder, "Helped-v0")
     draw, left, most = random.Random(seed), 0, 0
     for number in range(times):
-        training = Training([*arguments, "--total-timesteps", str(10**9), "--output-dir", str(folder / f"run-{number}")],
+        place = folder / f"run-{number}"
+        training = Training([*arguments, "--total-timesteps", str(10**9), "--output-dir", str(place)],
                             folder / "log", variables=variables)  # fmt: skip
-        time.sleep(draw.uniform(0.8, 5.0))
+        in_trial, metrics = number % 2 == 0, place / "metrics.jsonl"
+        while training.process.poll() is None and not (
+            len(training.pids()) > 3 if in_trial else metrics.exists()
+        ):
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0, 0.05 if in_trial else 2))
         most = max(most, len(training.pids()))
         training.process.kill()
         training.wait(60)

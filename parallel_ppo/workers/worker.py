@@ -13,7 +13,7 @@ from parallel_ppo.algorithms import ALGORITHMS, minibatches, optimizers
 from parallel_ppo.algorithms.algorithm import Sampled, differentiate
 from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv
-from parallel_ppo.exits import NumbersError
+from parallel_ppo.exits import EnvironmentFault, NumbersError
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.actor import Actor
@@ -38,6 +38,9 @@ class Worker:
             self.older = Actor(settings, spec, *(memory.tensor(name).clone() for name in PARAMETERS))
         self.algorithm = ALGORITHMS[settings.training.algorithm]
         self.slices: dict[int, SliceEnv] = {}
+        self.restarted: dict[
+            int, tuple[np.ndarray, np.ndarray]
+        ] = {}  # where slices start that were not restored
         self.lane_views: dict[int, Any] = {}
         self.order_cache: dict[tuple[int, int, int], np.ndarray] = {}
         self.rows = [slab.sampled_rows() for slab in memory.slabs]
@@ -85,8 +88,9 @@ class Worker:
             for column, length in zip(range(columns.start, columns.stop), lengths, strict=True)
         ]
         observation, exact = env.set_state(states)
-        memory.carry_observation[slot, columns] = observation
-        memory.carry_start[slot, columns] |= ~exact
+        self.restarted.pop(task.slice_index, None)
+        if not exact.all():  # the slot stays whole: it may still be saved, or opened again
+            self.restarted[task.slice_index] = observation, memory.carry_start[slot, columns] | ~exact
         return bool(exact.all())
 
     def publish(self, slice_index: int, iteration: int, observation: np.ndarray, start: np.ndarray) -> None:
@@ -97,9 +101,12 @@ class Worker:
         memory.carry_start[slot, columns] = start
         states = self.slices[slice_index].get_state()
         for column, state in zip(range(columns.start, columns.stop), states, strict=True):
-            assert len(state) <= self.spec.state_bytes, (
-                f"environment {column} has a state of {len(state)} bytes, {self.spec.state_bytes} are reserved"
-            )
+            if len(state) > self.spec.state_bytes:
+                raise EnvironmentFault(
+                    f"environment {column} ({self.settings.env.id})",
+                    f"has grown to a state of {len(state):,} bytes; {self.spec.state_bytes:,} are reserved, after "
+                    "what get_state returned first. Let it return less, or remove it: actions are replayed then",
+                )
             memory.state_bytes[slot, column, : len(state)] = np.frombuffer(state, np.uint8)
             memory.state_length[slot, column] = len(state)
         memory.state_stamp[slot, slice_index] = iteration
@@ -126,8 +133,9 @@ class Worker:
         actor = self.acting(task.slice_index, task.iteration)
         noise = actor.draw_noise(draws, shape.num_steps, shape.slice_envs)
         actor.refresh()
-        slab.observation[0, columns] = self.memory.carry_observation[slot, columns]
-        slab.episode_start[0, columns] = self.memory.carry_start[slot, columns]
+        carried = self.memory.carry_observation[slot, columns], self.memory.carry_start[slot, columns]
+        observation, start = self.restarted.pop(task.slice_index, carried)
+        slab.observation[0, columns], slab.episode_start[0, columns] = observation, start
         for t in range(shape.num_steps):
             mask = env.action_mask
             if mask is not None:

@@ -130,6 +130,19 @@ class Walker(gymnasium.Env):
         self.position = state["position"]
 
 
+class Hoarding(Walker):
+    """Its state outgrows what is reserved for it."""
+
+    steps = 0
+
+    def step(self, action: np.ndarray) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self.steps += 1
+        return super().step(action)
+
+    def get_state(self) -> dict[str, np.ndarray]:
+        return super().get_state() | {"hoard": np.zeros(200_000 * (self.steps > 20))}
+
+
 class Drifting(Walker):
     """Ignores its seed, so that replaying its actions leads elsewhere."""
 
@@ -259,6 +272,7 @@ for name, limit in (
     ("Chain", None),
     ("Camera", 50),
     ("Walker", 40),
+    ("Hoarding", 40),
     ("Drifting", 40),
     ("ReplayedWalker", 40),
     ("Peculiar", None),

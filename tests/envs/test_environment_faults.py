@@ -63,6 +63,14 @@ def test_found_while_training(fault: str, tmp_path: Path, capsys: pytest.Capture
     assert (tmp_path / "summary.json").exists()
 
 
+def test_a_state_that_outgrows_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    env = "tests.envs.sample_envs:Hoarding-v0"
+    assert train.train_sequential(["--env", env, "--output-dir", str(tmp_path), *SMALL]) == 4
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "Traceback" not in error
+    assert f"environment 0 ({env}) has grown to a state of 1,600," in error and "get_state" in error
+
+
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_found_by_a_worker(tmp_path: Path) -> None:

@@ -1,10 +1,14 @@
 """What happens to a run when an environment's state cannot be reached again."""
 
+import numpy as np
+
 from parallel_ppo.envs.build import probe
+from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.policies.parameters import bind, num_flat
 from parallel_ppo.policies.policy import Policy
-from parallel_ppo.training.episodes import finished_episodes
+from parallel_ppo.training.episodes import Episode, finished_episodes
 from parallel_ppo.training.state import TrainingState
+from parallel_ppo.workers.carried import Environments
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import InlinePool
 from parallel_ppo.workers.tasks import Collect
@@ -12,28 +16,57 @@ from parallel_ppo.workers.worker import Worker
 from tests.conftest import small_settings
 
 LENGTH, STEPS = 10, 7
+SETTINGS = {
+    "env__kwargs": {"max_episode_steps": LENGTH},
+    "training__n_steps": STEPS,
+    "training__batch_size": 56,
+}
+
+
+def drifting() -> tuple[TrainingState, EnvSpec]:
+    settings = small_settings("tests.envs.sample_envs:Drifting-v0", **SETTINGS)
+    spec = probe(settings)
+    policy = Policy(settings, spec)
+    state = TrainingState(settings, Memory(settings, spec, num_flat(policy)))
+    bind(policy, state.parameters)
+    return state, spec
+
+
+def opened(state: TrainingState, spec: EnvSpec) -> InlinePool:
+    slices = range(state.settings.shape.num_slices)
+    return InlinePool(Worker(state.settings, spec, state.memory), slices, state.counters.iteration)
+
+
+def collect(state: TrainingState, pool: InlinePool) -> list[Episode]:
+    slices = range(state.settings.shape.num_slices)
+    pool.run(Collect(index, state.counters.iteration) for index in slices)
+    episodes = finished_episodes(state, state.memory)
+    state.counters.iteration += 1
+    return episodes
 
 
 def test_an_episode_that_is_lost_is_not_merged_with_the_next() -> None:
     """Seven steps, a restart that cannot restore, and 14 more: every finished episode still has ten steps."""
-    settings = small_settings(
-        "tests.envs.sample_envs:Drifting-v0",
-        env__kwargs={"max_episode_steps": LENGTH},
-        training__n_steps=STEPS,
-        training__batch_size=56,
-    )
-    spec, slices = probe(settings), range(settings.shape.num_slices)
-    policy = Policy(settings, spec)
-    memory = Memory(settings, spec, num_flat(policy))
-    state = TrainingState(settings, memory)
-    bind(policy, state.parameters)
+    state, spec = drifting()
     episodes, exact = [], []
     for iteration in (0, 1, 2):
         if iteration < 2:
-            pool = InlinePool(Worker(settings, spec, memory), slices, iteration)
+            pool = opened(state, spec)
             exact.append(pool.exact)
-        pool.run(Collect(index, iteration) for index in slices)
-        episodes += finished_episodes(state, memory)
-        state.counters.iteration += 1
+        episodes += collect(state, pool)
     assert exact == [True, False]
     assert episodes and {episode.length for episode in episodes} == {LENGTH}
+
+
+def test_a_checkpoint_after_a_restart_pairs_states_with_their_own_observations() -> None:
+    """The slot that a slice could not be restored from stays as it was; the new episodes begin beside it."""
+    state, spec = drifting()
+    collect(state, opened(state, spec))
+    before = {name: array.copy() for name, array in Environments.at(state.memory, 1).pack().items()}
+    pool = opened(state, spec)
+    after = Environments.at(state.memory, 1).pack()
+    assert not pool.exact and all(np.array_equal(before[name], after[name]) for name in before)
+    began = [single.observation for env in pool.worker.slices.values() for single in env.singles]  # type: ignore[attr-defined]
+    collect(state, pool)
+    slab = state.memory.slab(1)
+    assert slab.episode_start[0].all() and np.allclose(slab.observation[0], began)
