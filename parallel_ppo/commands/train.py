@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from parallel_ppo.arguments import Parser, guarded, keep_writing, whole_number
 from parallel_ppo.cluster.nodes import ALONE, identify
@@ -26,6 +26,9 @@ from parallel_ppo.exits import ExitCode, InputError, RunError
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.settings.layers import to_yaml
 
+if TYPE_CHECKING:
+    from parallel_ppo.records.display import Display
+
 
 def leave(code: int) -> NoReturn:
     """Ends the process without taking down the interpreter and its libraries, which costs half a second of CPU time: a
@@ -38,7 +41,7 @@ def leave(code: int) -> NoReturn:
 class Audience(Protocol):
     """Whoever started a run from Python instead of the shell: sees what a terminal would show, and is told of errors as such."""
 
-    display: Any  # a Display
+    display: "Display"
     callbacks: Sequence[Any]  # of training.callbacks
 
     def planned(self, directory: Path) -> None: ...

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from parallel_ppo.exits import CallbackError, RunError
+from parallel_ppo.records.display import Display
 from parallel_ppo.training.callbacks import Callback, Progress
 
 CALLER_LEFT = "the caller left"
@@ -23,7 +24,7 @@ class Caller:
 
     def __init__(self, channel: Connection) -> None:
         self.channel, self.lock = channel, threading.Lock()
-        self.display = self
+        self.display: Display = self
         self.callbacks: Sequence[Any] = [Callback("the caller", self.ask)]
         self.progress: Callable[[], Any] = lambda: (0.0, None)
 
@@ -49,6 +50,9 @@ class Caller:
     def start(self, header: list[str], progress: Callable[[], Any]) -> None:
         self.progress = progress
         self.tell("start", header)
+
+    def watch(self, share_collected: Callable[[], float]) -> None:
+        pass  # how far a collect is would need a message for each look
 
     def phase(self, name: str) -> None:
         self.tell("phase", name)
