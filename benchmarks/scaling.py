@@ -11,7 +11,6 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from rich.console import Console
-from rich.markup import escape
 
 from parallel_ppo.arguments import Parser, next_free, number_from, number_list, positive, run
 from parallel_ppo.commands.training_flags import shipped_config
@@ -19,7 +18,7 @@ from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import read_machine
-from parallel_ppo.reports.command_line import make_directory, progress_bar
+from parallel_ppo.reports.command_line import make_directory, progress_bar, shown
 from parallel_ppo.reports.runs import load_run
 from parallel_ppo.reports.scaling import SizedRun
 from parallel_ppo.reports.scaling_report import build_report, print_report, write_report
@@ -46,7 +45,7 @@ def main() -> int:
     console = Console()
     console.print(
         f"{len(sizes)} sizes x {flags.repeats} repeats of {flags.total_iters} iterations, interleaved, into "
-        f"{escape(str(directory))}",
+        f"{shown(directory)}",
         soft_wrap=True,
     )
     runs = _run_all(flags, sizes, directory, console)
@@ -54,7 +53,7 @@ def main() -> int:
     report = build_report(runs, warmup=flags.warmup_iters, cores=cores, pieces=pieces_of(settings.shape))
     written = write_report(report, runs, directory)
     print_report(console, report)
-    console.print("wrote " + ", ".join(escape(str(path)) for path in written), soft_wrap=True)
+    console.print("wrote " + ", ".join(shown(path) for path in written), soft_wrap=True)
     return 0
 
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from parallel_ppo.arguments import (
     Parser,
@@ -24,7 +23,7 @@ from parallel_ppo.arguments import (
 )
 from parallel_ppo.commands.suite_runs import run_all, write_results
 from parallel_ppo.exits import InputError
-from parallel_ppo.reports.command_line import make_directory
+from parallel_ppo.reports.command_line import make_directory, shown
 from parallel_ppo.reports.procgen_scores import EASY_RANGE
 from parallel_ppo.reports.suite import Plan, load_plan, save_plan
 
@@ -43,12 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(quiet=flags.quiet)
     directory, plan = _open_suite(flags, trainer_arguments)
     console.print(
-        f"{len(plan.names())} runs, {len(plan.finished)} of them finished, in {escape(str(directory))}",
+        f"{len(plan.names())} runs, {len(plan.finished)} of them finished, in {shown(directory)}",
         soft_wrap=True,
     )
     code = run_all(plan, directory, console)
     written = write_results(load_plan(directory), directory)
-    console.print("wrote " + ", ".join(escape(str(path)) for path in written), soft_wrap=True)
+    console.print("wrote " + ", ".join(shown(path) for path in written), soft_wrap=True)
     return code
 
 

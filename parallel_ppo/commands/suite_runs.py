@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from parallel_ppo.arguments import as_typed
 from parallel_ppo.child import command
 from parallel_ppo.machine.resources import Machine, read_machine
+from parallel_ppo.printable import printable
 from parallel_ppo.reports import trainer
-from parallel_ppo.reports.command_line import progress_bar
+from parallel_ppo.reports.command_line import progress_bar, shown
 from parallel_ppo.reports.errors import TrainerFailed
 from parallel_ppo.reports.procgen_scores import game_name
 from parallel_ppo.reports.runs import SUMMARY, load_run, read_object
@@ -47,12 +47,13 @@ def run_all(plan: Plan, directory: Path, console: Console) -> int:
             while state.waiting or state.active:
                 state.start_what_fits()
                 time.sleep(trainer.POLL_SECONDS)
-                names = ", ".join(each.job.name for each in state.active)
+                names = printable(", ".join(each.job.name for each in state.active))
                 progress.update(task, description=names, completed=state.progress())
                 for each in [each for each in state.active if each.child.poll() is not None]:
                     state.go_on(each)
         except KeyboardInterrupt:
-            print("stopped; go on with:", as_typed(f"tools/suite.py --resume {directory}"), file=sys.stderr)
+            again = as_typed(f"tools/suite.py --resume {directory}")
+            print("stopped; go on with:", printable(again), file=sys.stderr)
             raise
     return state.code
 
@@ -93,13 +94,13 @@ class _State:
                 self.children.append(each.child)
                 return
             self.plan = replace(self.plan, finished=[*self.plan.finished, each.job.name])
-            self.console.print(f"{escape(each.job.name)}: done")
+            self.console.print(f"{shown(each.job.name)}: done")
         except TrainerFailed as error:
             if error.exit_code in SAVED_AND_STOPPED:
                 raise
             self.plan = replace(self.plan, failed={**self.plan.failed, each.job.name: str(error)})
             self.code = max(self.code, abs(error.exit_code))
-            self.console.print(f"[red]{escape(str(error))}[/red]", soft_wrap=True)
+            self.console.print(f"[red]{shown(error)}[/red]", soft_wrap=True)
         self.active.remove(each)
         self.free.append(each.cpus)
         save_plan(self.plan, self.directory)

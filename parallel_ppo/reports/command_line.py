@@ -1,13 +1,15 @@
-"""What the report commands share beside `arguments.py`: a folder to write to, and progress."""
+"""What the report commands share beside `arguments.py`: a folder to write to, text for the terminal, and progress."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.printable import printable
 
 
 def make_directory(path: Path) -> Path:
@@ -20,6 +22,11 @@ def make_directory(path: Path) -> Path:
             f"{path}: cannot be made ({error.strerror}); give --output-dir another place"
         ) from error
     return path
+
+
+def shown(text: object) -> str:
+    """A name or a path as a console may print it: neither markup nor an escape sequence."""
+    return escape(printable(str(text)))
 
 
 def progress_bar(console: Console) -> Progress:

@@ -10,12 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from parallel_ppo.arguments import Parser, number_list
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme as themes
-from parallel_ppo.reports.command_line import make_directory
+from parallel_ppo.reports.command_line import make_directory, shown
 from parallel_ppo.reports.comparison import Comparison, compare
 from parallel_ppo.reports.comparison_report import (
     comparison_figure,
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print_comparison(console, comparison)
     with console.status("drawing") if console.is_terminal else nullcontext():
         written = write_comparison(groups, comparison, Path(flags.output_dir))
-    console.print("wrote " + ", ".join(escape(str(path)) for path in written), soft_wrap=True)
+    console.print("wrote " + ", ".join(shown(path) for path in written), soft_wrap=True)
     return 0
 
 
@@ -88,7 +87,7 @@ def choose_groups(flags: argparse.Namespace, console: Console) -> list[Group]:
         for kind in ("sequential", "parallel"):
             if not named[kind]:
                 named[kind] = [str(newest_run(flags.runs_dir, kind=kind))]
-                console.print(f"newest {kind} run: {escape(named[kind][0])}", soft_wrap=True)
+                console.print(f"newest {kind} run: {shown(named[kind][0])}", soft_wrap=True)
     for label, directories in named.items():
         again = next((name for name in directories if directories.count(name) > 1), None)
         if again is not None:

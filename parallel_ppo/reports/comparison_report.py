@@ -10,11 +10,11 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from parallel_ppo.reports import html
 from parallel_ppo.reports import theme as themes
+from parallel_ppo.reports.command_line import shown
 from parallel_ppo.reports.comparison import DIFFERENT, IDENTICAL, Comparison, GroupResult, PairResult
 from parallel_ppo.reports.curves import LEAST_EPISODES, RETURN_WINDOW, return_curve, warm_up
 from parallel_ppo.reports.groups import Group
@@ -194,17 +194,17 @@ def _bullet(line: str) -> str:
 
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
-    table = Table(title=escape(headline(comparison)), title_justify="left", title_style="bold")
+    table = Table(title=shown(headline(comparison)), title_justify="left", title_style="bold")
     table.add_column("")
     for result in comparison.groups:
-        table.add_column(escape(result.label), overflow="fold")
+        table.add_column(shown(result.label), overflow="fold")
     for name, cells in group_rows(comparison):
-        table.add_row(name, *[escape(cell) for cell in cells], style="bold" if name == "speedup" else "")
+        table.add_row(name, *[shown(cell) for cell in cells], style="bold" if name == "speedup" else "")
     console.print(table)
     for line in comparison.warnings:
-        console.print(f"[yellow]warning:[/yellow] {escape(line)}", soft_wrap=True)
+        console.print(f"[yellow]warning:[/yellow] {shown(line)}", soft_wrap=True)
     for line in comparison.notes:
-        console.print(f"[dim]note: {escape(line)}[/dim]", soft_wrap=True)
+        console.print(f"[dim]note: {shown(line)}[/dim]", soft_wrap=True)
 
 
 # --- as a page ----------------------------------------------------------------------------------------------

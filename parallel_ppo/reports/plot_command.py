@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.markup import escape
 
 from parallel_ppo.arguments import Parser
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme as themes
-from parallel_ppo.reports.command_line import make_directory, progress_bar
+from parallel_ppo.reports.command_line import make_directory, progress_bar, shown
 from parallel_ppo.reports.groups import group_seeds
 from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, curves_figure
 from parallel_ppo.reports.runs import Run, find_runs, load_log, load_run
@@ -35,10 +34,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     runs = choose_runs(flags, console)
     for run in runs:
         for note in run.notes:
-            console.print(f"[dim]note: {escape(note)}[/dim]", soft_wrap=True)
+            console.print(f"[dim]note: {shown(note)}[/dim]", soft_wrap=True)
     directory = Path(flags.output_dir) if flags.output_dir else default_directory(runs)
     written = write_plots(runs, directory, smoothing=flags.smoothing, dark=flags.dark, console=console)
-    console.print("wrote " + ", ".join(escape(str(path)) for path in written), soft_wrap=True)
+    console.print("wrote " + ", ".join(shown(path) for path in written), soft_wrap=True)
     return 0
 
 
@@ -94,7 +93,7 @@ def choose_runs(flags: argparse.Namespace, console: Console) -> list[Run]:
                 f"no run under {flags.runs_dir}/; name a run, or make one with `make train-parallel`"
             )
         directories = [str(found[-1])]
-        console.print(f"newest run: {escape(directories[0])}", soft_wrap=True)
+        console.print(f"newest run: {shown(directories[0])}", soft_wrap=True)
     return [load_run(directory) for directory in directories] + [load_log(path) for path in flags.log_file]
 
 

@@ -12,13 +12,12 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Pieces
 from parallel_ppo.reports import theme as themes
-from parallel_ppo.reports.command_line import make_directory
+from parallel_ppo.reports.command_line import make_directory, shown
 from parallel_ppo.reports.comparison import busy_machine
 from parallel_ppo.reports.groups import Group, short_env
 from parallel_ppo.reports.runs import METRICS, Run
@@ -125,7 +124,7 @@ def _write_table(
 
 def print_report(console: Console, report: ScalingReport) -> None:
     table = Table(
-        title=escape(report.title),
+        title=shown(report.title),
         title_justify="left",
         title_style="bold",
         box=box.SIMPLE_HEAD,
@@ -146,6 +145,6 @@ def print_report(console: Console, report: ScalingReport) -> None:
             f"{row.t_coordinator / row.t_iter:.1%}",
         )
     console.print(table)
-    console.print(escape(report.subtitle), style="dim", soft_wrap=True)
+    console.print(shown(report.subtitle), style="dim", soft_wrap=True)
     for sentence in report.sentences:
-        console.print(f"- {escape(sentence)}", soft_wrap=True)
+        console.print(f"- {shown(sentence)}", soft_wrap=True)

@@ -18,6 +18,7 @@ from parallel_ppo.child import command
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports.errors import TrainerFailed
 from parallel_ppo.reports.runs import METRICS
+from parallel_ppo.storage.files import open_to_append
 
 PARALLEL_TRAINER = "train_parallel_timed.py"
 POLL_SECONDS = 0.5
@@ -52,7 +53,9 @@ def train(
 
 def start(line: Sequence[str], output: Path, cpus: Sequence[int] | None = None) -> subprocess.Popen:
     """A command in a session of its own, on `cpus`; what it says is added to the file `output`."""
-    with output.open("ab") as sink:
+    if output.is_symlink():
+        raise InputError(f"{output} is a link, which could lead anywhere; remove it")
+    with open(open_to_append(output), "ab") as sink:
         return subprocess.Popen(
             line,
             stdin=subprocess.DEVNULL,

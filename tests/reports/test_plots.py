@@ -67,6 +67,14 @@ def test_plots_lie_in_the_run_or_are_named_for_the_runs(tmp_path):
     assert names == ["a/plots", "b/plots", "plots-a+b", "plots-a+b+deep_a"]
 
 
+def test_a_name_that_a_terminal_could_obey_is_shown_as_it_is(tmp_path, capsys):
+    write_run(tmp_path / "\x1b]0;owned\x07[bold]", iterations=1)
+    assert main(["--runs-dir", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said and "\x07" not in said
+    assert said.count("\\x1b]0;owned\\x07[bold]") == 5, "the newest run, and the four files that were written"
+
+
 def test_a_link_in_a_downloaded_run_leads_nowhere(tmp_path):
     run = write_run(tmp_path / "run", iterations=1)
     (run / "plots").symlink_to(tmp_path)

@@ -125,6 +125,10 @@ def test_a_suite_that_has_just_begun(tmp_path):
     plan = Plan(games=["coinrun"], seeds=[1], total_timesteps=10, duration=None)
     runs = load_suite_runs(plan, tmp_path)
     result = summarise(plan, runs)
+    (tmp_path / "victim").write_text("mine")
+    for name in ("results.html", "results.md", "results.json"):
+        (tmp_path / name).symlink_to(tmp_path / "victim")
     write_suite(result, runs, tmp_path)
+    assert (tmp_path / "victim").read_text() == "mine", "a link in a downloaded suite leads nowhere"
     assert result.missing == ["coinrun-seed1"]
     assert "not finished yet: coinrun-seed1" in (tmp_path / "results.md").read_text()

@@ -43,6 +43,14 @@ def test_a_failure_carries_the_code_and_the_last_line(tmp_path):
     assert caught.value.exit_code == 3
 
 
+def test_the_output_does_not_follow_a_link(tmp_path):
+    (tmp_path / "victim").write_text("mine")
+    (tmp_path / "run.log").symlink_to(tmp_path / "victim")
+    with pytest.raises(InputError, match=r"run\.log is a link"):
+        trainer.train([], **make_project(tmp_path, "print('more')"))
+    assert (tmp_path / "victim").read_text() == "mine"
+
+
 def test_a_clone_without_a_trainer_is_said(tmp_path):
     with pytest.raises(InputError, match=r"no .*train_parallel_timed\.py"):
         trainer.train([], project=tmp_path, run_directory=tmp_path, output=tmp_path / "log")
