@@ -16,7 +16,7 @@ from tests.conftest import command
 
 SMALL = ["--env", "CartPole-v1", "--num-envs", "8", "--n-steps", "8", "--batch-size", "64", "--seed", "3"]
 FAKE = """
-import json, os
+import json, os, time
 class Run:
     def __init__(self, name):
         self.path = os.environ["FAKE_TRACKIO"]
@@ -27,7 +27,8 @@ class Run:
         with open(self.path, "a") as file:
             file.write(json.dumps([self.name, step, values["iteration"], values["policy_sha256"]]) + "\\n")
     def finish(self):
-        pass
+        time.sleep(1)
+        open(self.path + "-finished", "w").close()
 def init(project, name, **_):
     if "FAKE_FAILURE" in os.environ:
         raise ConnectionError("no route to https://me:hunter2@example.org\\nat all")
@@ -116,7 +117,7 @@ def test_a_lost_network_loses_nothing_and_is_told_once(run: Path) -> None:
     thread.start()
     ours.settimeout(5)
     told = ours.recv(4096).decode()
-    while Service.failures:
+    while Service.failures and thread.is_alive():
         pass
     ours.shutdown(socket.SHUT_WR)
     thread.join(10)
@@ -172,6 +173,7 @@ def test_a_run_with_trackers_learns_the_same_and_a_failing_one_is_a_warning(tmp_
     arguments = [*SMALL, "--total-timesteps", "320", "--set", "logging.trackers=[trackio]", "--quiet"]
     whole = command("train_timed.py", *arguments, directory=tmp_path / "whole", env=paths)
     assert whole.code == 0 and whole.err == ""
+    assert (tmp_path / "sent-finished").exists()  # the run waited for it
     sent = [json.loads(line) for line in (tmp_path / "sent").read_text().splitlines()]
     records = [(record["steps_global"], record["policy_sha256"]) for record in whole.metrics]
     assert [(step, sha) for _, step, _, sha in sent] == records
