@@ -6,9 +6,12 @@ from pathlib import Path
 from parallel_ppo.arguments import Parser, expecting, guarded, positive
 from parallel_ppo.commands.policy_flags import add_policy_flags, output_file, policy_from
 from parallel_ppo.evaluation.filming import check_camera, record
-from parallel_ppo.evaluation.loaded_policy import chosen_levels
+from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, chosen_levels
+from parallel_ppo.evaluation.policy_files import run_root
 from parallel_ppo.exits import ExitCode, InputError
 from parallel_ppo.machine.placement import set_thread_variables
+from parallel_ppo.reports.levels import failed_levels
+from parallel_ppo.reports.runs import EPISODES, load_run
 
 MAX_TILES = 64
 
@@ -27,13 +30,14 @@ def build_parser() -> Parser:
         examples=(
             "play.py runs/parallel-1 --grid 2x2",
             "play.py runs/few-levels --levels test --output unseen.mp4      # a run with --num-levels",
+            "play.py runs/few-levels --levels failed --grid 3x2",
         ),
     )
     add_policy_flags(parser)
     add = parser.add_argument
     add("--grid", type=grid_size, default=(1, 1), metavar="CxR", help="tiles side by side, each its own level (default: 1x1)")  # fmt: skip
     add("--num-episodes", type=positive, metavar="N", help="in total, shared evenly by the tiles (default: one each)")  # fmt: skip
-    add("--levels", default="train", metavar="PART", help="train or test: levels of training, or all others (default: %(default)s)")  # fmt: skip
+    add("--levels", default="train", metavar="PART", help="train, test (all others) or failed: those of training that are not solved, the hardest first (default: %(default)s)")  # fmt: skip
     add("--max-steps", type=positive, default=2000, metavar="N", help="cut longer episodes (default: %(default)s)")  # fmt: skip
     add("--fps", type=positive, metavar="N", help="pictures a second (default: the environment's own, 15 for Procgen)")  # fmt: skip
     add("--output", type=Path, metavar="NAME", help="NAME.mp4 or NAME.gif, or a name without an ending for both (default: play in the run directory)")  # fmt: skip
@@ -55,12 +59,35 @@ def _play(argv: Sequence[str] | None) -> int:
             f"--num-episodes {episodes}: cannot be shared evenly by {tiles} tiles; nearest that can: {nearest}"
         )
     policy = policy_from(arguments, num_episodes=episodes, max_steps=arguments.max_steps)
-    level_sets = chosen_levels(arguments.levels, policy.settings.env)
-    if len(level_sets) > 1:
-        raise InputError(f"--levels {arguments.levels}: one film shows one kind; give train or test")
+    level_set, levels = _levels(arguments.levels, policy)
     output = output_file(arguments.output, policy.weights.path, "play", ("", ".mp4", ".gif"))
     camera = check_camera(
-        policy, level_sets[0], grid=arguments.grid, episodes=episodes // tiles, fps=arguments.fps
+        policy,
+        level_set,
+        grid=arguments.grid,
+        episodes=episodes // tiles,
+        fps=arguments.fps,
+        levels=levels,
     )
     record(camera, [output] if output.suffix else output, quiet=arguments.quiet)
     return ExitCode.DONE
+
+
+def _levels(text: str, policy: LoadedPolicy) -> tuple[str, list[int]]:
+    """The kind of levels, and for `failed` which they are: of the run that the weights belong to."""
+    if text != "failed":
+        level_sets = chosen_levels(text, policy.settings.env)
+        if len(level_sets) > 1:
+            raise InputError(f"--levels {text}: one film shows one kind; give train, test or failed")
+        return level_sets[0], []
+    if policy.settings.env.id != policy.weights.settings.env.id:
+        raise InputError("--levels failed: levels of another game than --env; leave one of them out")
+    root = run_root(policy.weights.path)
+    if not (root / EPISODES).exists():
+        raise InputError(
+            f"--levels failed: {root} has no {EPISODES}; expected the weights of a run directory"
+        )
+    levels = failed_levels(load_run(root))
+    if not levels:
+        raise InputError(f"--levels failed: every level that {root} played is solved; give train or test")
+    return "train", levels

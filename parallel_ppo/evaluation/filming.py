@@ -10,6 +10,7 @@ from PIL import Image
 
 from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import SliceEnv
+from parallel_ppo.envs.one_level_each import OneLevelEach
 from parallel_ppo.evaluation import video
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy
 from parallel_ppo.evaluation.policy_files import make_actor
@@ -42,16 +43,21 @@ def check_camera(
     grid: tuple[int, int] = (2, 2),
     episodes: int = 1,
     fps: int | None = None,
+    levels: Sequence[int] = (),
 ) -> Camera:
-    """Everything that could be wrong with rendering is found out here."""
+    """Everything that could be wrong with rendering is found out here. `levels`: one for each tile, in turn."""
     torch.set_num_threads(1)  # as in a worker: the same arithmetic, the same episodes
     columns, rows = grid
-    num_envs = max(SLOTS, columns * rows)
+    num_envs = columns * rows if levels else max(SLOTS, columns * rows)
     settings = level_set_settings(loaded.settings, level_set, 0, num_envs)
     actor = make_actor(settings, loaded.spec, loaded.filled)
     quota = np.where(np.arange(num_envs) < columns * rows, episodes, 0)
     own_fps = _check_picture(settings)
-    env = make_slice(settings, 0, num_views=columns * rows)
+    env: SliceEnv
+    if levels:
+        env = OneLevelEach(settings, [levels[tile % len(levels)] for tile in range(num_envs)])
+    else:
+        env = make_slice(settings, 0, num_views=columns * rows)
     return Camera(
         settings,
         env,

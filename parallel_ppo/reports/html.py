@@ -116,12 +116,17 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from:
     lines = []
     for first, *rest in rows:
         cells = "".join(
-            f'<td{kind(column)} data-column="{escape(header[column])}">{escape(cell)}</td>'
+            f'<td{kind(column)} data-column="{escape(header[column])}">{escape(_whole(cell))}</td>'
             for column, cell in enumerate(rest, start=1)
         )
         lines.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
     body = "".join(lines)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _whole(text: str) -> str:
+    """An interval stays on one line."""
+    return text.replace(" to ", "\u00a0to\u00a0") if text.endswith(")") else text
 
 
 def bullets(title: str, lines: Sequence[str], *, kind: str = "notes") -> str:

@@ -15,6 +15,7 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.command_line import make_directory, progress_bar, shown
 from parallel_ppo.reports.groups import group_seeds
+from parallel_ppo.reports.levels_page import write_levels
 from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, curves_figure
 from parallel_ppo.reports.runs import Run, find_runs, load_log, load_run
 
@@ -111,4 +112,6 @@ def write_plots(
             for kind in ("png", "svg"):
                 written.append(themes.save(figure, directory / f"curves_over_{over}.{kind}"))
                 progress.advance(task)
+        if len(runs) == 1:
+            written += write_levels(runs[0], directory, theme)
     return written

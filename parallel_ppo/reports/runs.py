@@ -42,6 +42,8 @@ class Episodes:
     step: np.ndarray
     returns: np.ndarray
     length: np.ndarray
+    level: np.ndarray  # NaN where there are none
+    success: np.ndarray  # 1: the level was solved; NaN where that is not known
 
 
 @dataclass(frozen=True)
@@ -286,7 +288,7 @@ def _read_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float)
 
 
 def _as_float(value: int | float) -> float:
@@ -301,7 +303,8 @@ def _read_episodes(path: Path, notes: list[str]) -> Episodes | None:
         return None
     columns, lines = _read_columns(path, notes)
     missing = np.full(len(lines), np.nan)
-    episodes = Episodes(*(columns.get(name, missing) for name in ("iteration", "step", "return", "length")))
+    names = "iteration", "step", "return", "length", "level_seed", "success"
+    episodes = Episodes(*(columns.get(name, missing) for name in names))
     if not (np.isfinite(episodes.iteration).all() and np.isfinite(episodes.returns).all()):
         notes.append(f"{one_line(str(path))}: has lines without iteration or return, and was left out")
         return None

@@ -178,7 +178,7 @@ def tables(result: SuiteResult) -> list[Table]:
         ("Normalised scores of all games", AGGREGATES_HEADER, aggregate_rows(result)),
         ("Probability of improvement", IMPROVEMENTS_HEADER, improvement_rows(result)),
         ("Returns", GAMES_HEADER, game_rows(result)),
-        ("Against published values", SCORES_HEADER, score_rows(result)),
+        ("Scores, and published values", SCORES_HEADER, score_rows(result)),
     ]
     return [table for table in found if table[2]]
 
