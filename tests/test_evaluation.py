@@ -19,6 +19,8 @@ from tests.conftest import small_settings
 class Scripted:
     """Slot i's episodes have the lengths `lengths[i]`, over and over; a step pays 1, the last one 10."""
 
+    action_mask = None
+
     def __init__(self, lengths: list[list[int]]) -> None:
         self.lengths, self.episode = lengths, [0] * len(lengths)
         self.left = [row[0] for row in lengths]
@@ -156,3 +158,9 @@ def test_a_slice_is_a_function_of_its_key() -> None:
     others = [episodes(settings, 1, 8), episodes(settings, 0, 8, iteration=1),
               episodes(settings.changed("training", seed=8), 0, 8)]  # fmt: skip
     assert all(other != episodes(settings, 0, 8) for other in others)
+
+
+def test_a_policy_of_actors_that_learned_in_turn_is_played_as_any_other() -> None:
+    settings = small_settings(training__algorithm="a3c", training__batch_size=256, training__num_actors=16)
+    assert playing.level_set_settings(settings, "train", 0).shape.slice_envs == playing.SLOTS
+    assert len(episodes(settings, 0, 8)) == 8

@@ -75,7 +75,7 @@ def level_set_settings(settings: Settings, level_set: str, iteration: int, num_e
     seed = integer_seed(settings.training.seed, f"evaluation {level_set}", iteration)
     return settings.changed(
         "env", num_envs=num_envs, slice_envs=num_envs, start_level=start_level, num_levels=num_levels
-    ).changed("training", seed=seed)
+    ).changed("training", seed=seed, algorithm="ppo", num_actors=None, lag=0)
 
 
 # --- playing --------------------------------------------------------------------------------------------------------------

@@ -269,7 +269,7 @@ class ProcessPool:
         member.restarts += 1
         self.restarts += 1
         cause = self._out_of_memory(status) or describe_end(what, status)
-        iteration = max(self.slice_iteration.values())
+        iteration = max(self.slice_iteration.values(), default=0)
         last_line = member.traceback.strip().splitlines()[-1] if member.traceback else ""
         is_same = bool(member.traceback) and member.traceback == member.earlier_traceback
         if is_same or member.restarts > self.settings.parallel.max_restarts:
