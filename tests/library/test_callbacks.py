@@ -26,7 +26,7 @@ def calling(name: str) -> str:
 
 
 def test_a_callback_stops_the_run_and_changes_nothing_before(tmp_path: Path) -> None:
-    summary = trained(tmp_path / "run", calling("stop_after_two"))
+    summary = trained(tmp_path / "run", calling("stop_after_two,tests.library.watchers:stop_after_two"))
     assert (summary["iterations"], summary["stop_reason"]) == (2, "tests.library.watchers:stop_after_two")
     without = trained(tmp_path / "without", "--total-timesteps", "512")
     assert summary["policy_sha256"] == without["policy_sha256"]
