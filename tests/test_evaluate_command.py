@@ -48,6 +48,16 @@ def test_the_json_is_the_same_for_any_number_of_workers(cartpole: Path, tmp_path
     assert len(set(returns)) > 3, "the slots play different episodes"
 
 
+def test_a_folder_that_a_terminal_could_obey(
+    cartpole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = tmp_path / "\x1b]0;owned\x07" / "result.json"
+    arguments = ["--num-episodes", "1", "--max-steps", "5", "--num-workers", "1", "--output", str(output)]
+    assert evaluate(["--checkpoint", str(cartpole), *arguments]) == 0
+    said = capsys.readouterr().out
+    assert "\x1b" not in said and "\\x1b]0;owned\\x07/result.json" in said
+
+
 @pytest.mark.multiprocess
 @pytest.mark.procgen
 def test_train_and_test_levels_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

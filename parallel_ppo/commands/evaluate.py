@@ -64,7 +64,7 @@ def _evaluate(argv: Sequence[str] | None) -> int:
         console.print(Text(f"{printable(report['env_id'])}  step {report['env_steps']:,}  {report['num_episodes']} episodes"
                       f"{' (each)' if len(level_sets) > 1 else ''}  seed {report['seed']}{'  deterministic' if report['deterministic'] else ''}"))  # fmt: skip
         console.print(table(report))
-        print(f"95 % intervals in brackets; written to {output}")
+        print(printable(f"95 % intervals in brackets; written to {output}"))
     if arguments.render:
         filming.record(camera, output.with_suffix(""), quiet=arguments.quiet)
     return ExitCode.DONE

@@ -17,6 +17,7 @@ from parallel_ppo.evaluation.policy_files import make_actor
 from parallel_ppo.evaluation.progress import progress
 from parallel_ppo.exits import InputError
 from parallel_ppo.policies.actor import Actor
+from parallel_ppo.printable import printable
 from parallel_ppo.settings import env_names
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.playing import SLOTS, Moment, Played, level_set_settings, play
@@ -150,5 +151,5 @@ def record(camera: Camera, files: Path | Sequence[Path], *, quiet: bool) -> list
         camera.env.close()
     if not quiet:
         returns = ", ".join(f"{episode.episode_return:g}" for episode in finished)
-        print(f"returns {returns}; {frames} frames in {' and '.join(map(str, paths))}")
+        print(printable(f"returns {returns}; {frames} frames in {' and '.join(map(str, paths))}"))
     return finished

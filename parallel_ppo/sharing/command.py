@@ -44,7 +44,8 @@ def _export(argv: Sequence[str] | None) -> int:
     arguments.output.parent.mkdir(parents=True, exist_ok=True)
     difference = onnx.export(weights, arguments.output)
     if not arguments.quiet:
-        print(f"{arguments.output}: computes what {weights.path} does, within {max(difference, 1e-7):.0e}")
+        within = f"{max(difference, 1e-7):.0e}"
+        print(printable(f"{arguments.output}: computes what {weights.path} does, within {within}"))
     return ExitCode.DONE
 
 
