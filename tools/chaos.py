@@ -124,7 +124,7 @@ CAMPAIGNS: dict[str, tuple[str, Callable[[Path, float], Report], Callable[[Repor
     "helpers": (
         "10 coordinators killed whose environments have helper processes and daemons",
         lambda folder, scale: load("surroundings").helpers(folder, times=_scaled(10, scale)),
-        lambda r: not r["processes_left"] and not r["tracebacks"],
+        lambda r: r["in_the_trial"] and not r["processes_left"] and not r["tracebacks"],
     ),
     "limits": (
         "tight limits on file sizes and address space",

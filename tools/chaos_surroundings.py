@@ -176,7 +176,7 @@ def kernel_caches(folder: Path) -> Report:
 def helpers(folder: Path, *, times: int, seed: int = 9) -> Report:
     """Coordinators killed while environments have helpers and daemons: every other one in the trial before the start."""
     arguments, variables = with_environments(folder, "Helped-v0")
-    draw, left, most = random.Random(seed), 0, 0
+    draw, left, most, early = random.Random(seed), 0, 0, 0
     for number in range(times):
         place = folder / f"run-{number}"
         training = Training([*arguments, "--total-timesteps", str(10**9), "--output-dir", str(place)],
@@ -187,12 +187,14 @@ def helpers(folder: Path, *, times: int, seed: int = 9) -> Report:
         ):
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 0.05 if in_trial else 2))
-        most = max(most, len(training.pids()))
+        alive, is_early = len(training.pids()), not place.exists()
         training.process.kill()
+        most, early = max(most, alive), early + (is_early and alive > 3)
         training.wait(60)
         left += training.left_behind()[0]
     return {
         "kills": times,
+        "in_the_trial": early,
         "most_processes": most,
         "processes_left": left,
         "tracebacks": (folder / "log").read_text().count("Traceback"),
