@@ -27,6 +27,7 @@ from parallel_ppo.workers import observer  # noqa: E402
 STEPS_PER_ITERATION = 16 * 16
 SMALL = ["--env", "coinrun", "--policy", "nature", "--num-envs", "16", "--n-steps", "16", "--batch-size", "64",
          "--n-epochs", "1", "--num-workers", "2", "--set", "hardware.pinning=none"]  # fmt: skip
+HEADER = "  -> "  # of a run, in its first lines
 TOKEN = "PARALLEL_PPO_CHAOS_TOKEN"
 Report = dict[str, Any]
 
@@ -277,14 +278,18 @@ def _num_lines(log: Path) -> int:
 
 def _wait_for_iteration(training: Training, run: Path, log: Path, before: int) -> None:
     """Until this start has recorded an iteration: its header stands in the log, and the metrics grow after that."""
-    deadline = time.monotonic() + 300
-    while "slices of" not in "".join(log.read_text().splitlines()[before:]):
-        assert training.process.poll() is None and time.monotonic() < deadline, f"see {log}"
-        time.sleep(0.02)
+    _wait_until(training, lambda: HEADER in "".join(log.read_text().splitlines()[before:]))
     metrics = run / "metrics.jsonl"
     size = metrics.stat().st_size
-    while metrics.stat().st_size <= size:
-        assert training.process.poll() is None and time.monotonic() < deadline, f"see {log}"
+    _wait_until(training, lambda: metrics.stat().st_size > size)
+
+
+def _wait_until(training: Training, condition: Callable[[], bool], seconds: float = 300) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if training.process.poll() is not None or time.monotonic() > deadline:
+            training.process.kill()
+            raise AssertionError(f"see {training.log}")
         time.sleep(0.02)
 
 
@@ -308,8 +313,7 @@ def preempt_long_iteration(folder: Path, *, times: int, seed: int = 4) -> Report
     for _ in range(times):
         where = ["--resume", str(run)] if run.exists() else [*shape, "--output-dir", str(run)]
         training = Training([*where, *far], folder / "long.log")
-        while "slices of" not in (folder / "long.log").read_text().rpartition("\x1c")[2]:
-            time.sleep(0.1)
+        _wait_until(training, lambda: HEADER in training.log.read_text().rpartition("\x1c")[2])  # noqa: B023
         time.sleep(draw.uniform(3, 18))
         with open(folder / "long.log", "a") as file:
             file.write("\x1c")
