@@ -99,7 +99,7 @@ class World:
         original = candidates.get(snapshot.counters["iteration"])
         if original is None:
             return None
-        packed = checkpoint._pack_environments(original.environments)
+        packed = original.environments.pack()
         same = all(np.array_equal(original.arrays[name], array) for name, array in snapshot.arrays.items())
         same &= all(np.array_equal(packed[name], array) for name, array in snapshot.environments.items())
         same &= bool(torch.equal(self.flat(weights), torch.from_numpy(original.arrays["parameters"])))
