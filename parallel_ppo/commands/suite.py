@@ -34,6 +34,7 @@ EXAMPLES = (
     "tools/suite.py --resume runs/all-games",
 )
 DEFAULT_HOURS = 1.0  # of each run
+DEFAULT_EPISODES = 100
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -66,11 +67,11 @@ def _parser() -> Parser:
     )
     add = parser.add_argument
     add("--games", help="games or environment ids, by commas; `all` for the 16 of Procgen")
-    add("--seeds", default="1", help="seeds, by commas (default: %(default)s)")
+    add("--seeds", help="seeds, by commas (default: 1)")
     add("--total-timesteps", type=whole_number, metavar="STEPS", help="of each run")
     add("--duration", type=hours, metavar="TIME", help="of each run: hours, or 90s, 5m (default: 1 hour)")
     add("--setting", action="append", default=[], metavar="NAME=FLAGS", help="compare settings: a name and the trainer's flags for it (repeatable)")  # fmt: skip
-    add("--eval-episodes", type=number_from(0), default=100, metavar="N", help="to evaluate each run with, on training and as many on unseen levels; 0 for none (default: %(default)s)")  # fmt: skip
+    add("--eval-episodes", type=number_from(0), metavar="N", help="to evaluate each run with, on training and as many on unseen levels; 0 for none (default: 100)")  # fmt: skip
     add("--at-once", type=positive, metavar="N", help="runs at the same time, each on its share of the cores (default: as many as leave no core idle)")  # fmt: skip
     add("--output-dir", metavar="DIR", help="where to write (default: the next free runs/suite-N)")
     add("--resume", metavar="DIR", help="go on with a suite that was stopped")
@@ -79,19 +80,15 @@ def _parser() -> Parser:
 
 def _open_suite(flags: argparse.Namespace, trainer_arguments: list[str]) -> tuple[Path, Plan]:
     if flags.resume:
-        if (
-            flags.games
-            or flags.total_timesteps
-            or flags.duration
-            or flags.output_dir
-            or flags.setting
-            or trainer_arguments
-        ):
+        own = ("games", "seeds", "total_timesteps", "duration", "output_dir", "setting", "eval_episodes")
+        if trainer_arguments or any(getattr(flags, name) not in (None, []) for name in own):
             raise InputError(
-                f"--resume {flags.resume} takes its settings from that suite; leave the other flags out"
+                f"--resume {flags.resume} takes its settings from that suite; leave all other flags but "
+                "--at-once out"
             )
         directory = Path(flags.resume)
-        plan = replace(load_plan(directory), failed={})
+        plan = load_plan(directory)
+        plan = replace(plan, failed={}, at_once=flags.at_once or plan.at_once)
         save_plan(plan, directory)
         return directory, plan
     plan = _new_plan(flags, trainer_arguments)
@@ -120,12 +117,12 @@ def _new_plan(flags: argparse.Namespace, trainer_arguments: list[str]) -> Plan:
     )
     return Plan(
         games=list(dict.fromkeys(games)),
-        seeds=list(dict.fromkeys(number_list(flags.seeds, flag="--seeds"))),
+        seeds=list(dict.fromkeys(number_list(flags.seeds or "1", flag="--seeds"))),
         total_timesteps=flags.total_timesteps,
         duration=flags.duration,
         arguments=trainer_arguments,
         settings=_settings(flags.setting),
-        evaluation_episodes=flags.eval_episodes,
+        evaluation_episodes=DEFAULT_EPISODES if flags.eval_episodes is None else flags.eval_episodes,
         at_once=flags.at_once,
     )
 

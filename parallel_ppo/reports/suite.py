@@ -258,7 +258,11 @@ def summarise_game(game: str, setting: str, runs: Sequence[Run]) -> GameResult:
     returns = {part: [each[part] for each in evaluated if part in each] for part in LEVELS}
     gaps = [each["train"] - each["test"] for each in evaluated if len(each) == 2]
     scores = {
-        part: [normalised_score(first.env_id, mean, distribution_mode=mode) for mean in means]
+        part: [
+            score
+            for mean in means
+            if (score := normalised_score(first.env_id, mean, distribution_mode=mode)) is not None
+        ]
         for part, means in returns.items()
     }
     published = published_curve(first.env_id, distribution_mode=mode, num_levels=levels)
@@ -274,9 +278,7 @@ def summarise_game(game: str, setting: str, runs: Sequence[Run]) -> GameResult:
         ),
         returns={part: statistics.bootstrap(means) for part, means in returns.items() if means},
         gap=statistics.bootstrap(gaps),
-        normalised={
-            part: [score for score in found if score is not None] for part, found in scores.items() if found
-        },
+        normalised={part: found for part, found in scores.items() if found},
         equal_steps=at_equal_steps(runs, published),
         published=published,
         fps=float(np.nanmean([run.steps[-1] / run.wall_time[-1] for run in runs])),

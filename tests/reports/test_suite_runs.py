@@ -127,3 +127,17 @@ def test_a_setting_that_is_none_is_told(text, tmp_path):
     with pytest.raises(InputError, match=r"--setting .*expected"):
         suite.main(["--games", "coinrun", "--setting", text, "--output-dir", str(tmp_path / "new")])
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("flag", ["--seeds", "--eval-episodes", "--games", "--total-timesteps"])
+def test_a_resumed_suite_keeps_its_settings(flag, tmp_path):
+    save_plan(plan(), tmp_path)
+    with pytest.raises(InputError, match="takes its settings from that suite"):
+        suite.main(["--resume", str(tmp_path), flag, "2"])
+
+
+def test_a_resumed_suite_tries_failed_runs_again_on_other_cores(project):
+    save_plan(plan(failed={"coinrun-seed1": "no luck"}), project)
+    assert suite.main(["--resume", str(project), "--at-once", "2", "--quiet"]) == 0
+    after = load_plan(project)
+    assert after.finished == ["coinrun-seed1"] and after.failed == {} and after.at_once == 2
