@@ -517,4 +517,4 @@ def test_the_ceiling_is_measured_for_processes_that_share_nothing(tmp_path: Path
     assert row["ratio"] > 0 and len(row["alone"]) == len(row["together"]) >= 1
     assert "share nothing" in done.stdout
     bad = subprocess.run([*command, "--rounds", "0"], capture_output=True, text=True, check=False)
-    assert bad.returncode == 2 and "--rounds: got 0" in bad.stderr
+    assert bad.returncode == 2 and bad.stderr == "error: --rounds 0: expected a whole number from 1 on\n"
