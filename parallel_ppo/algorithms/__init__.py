@@ -8,7 +8,7 @@ from parallel_ppo.algorithms.vtrace import APPO, IMPALA
 ALGORITHMS: dict[str, Algorithm] = {
     "ppo": PPO,
     "a2c": A2C,
-    "a3c": A2C._replace(own_steps=True),
+    "a3c": A2C,
     "impala": IMPALA,
     "appo": APPO,
 }

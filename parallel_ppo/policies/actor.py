@@ -11,6 +11,7 @@ from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies import heads, own_network
 from parallel_ppo.policies.autograd import AutogradNetwork
+from parallel_ppo.policies.mlp import Mlp
 from parallel_ppo.policies.native_cnn import NativeCnn
 from parallel_ppo.policies.network import Acted, Network, Output
 from parallel_ppo.policies.parameters import bind
@@ -76,7 +77,7 @@ def check_network(settings: Settings, spec: EnvSpec, policy: Policy) -> None:
 
 def _network(settings: Settings, policy: Policy, parameters: Tensor) -> Network:
     """A policy of two MLPs is stacked, CNNs run on our kernels where those were chosen, torch computes the rest."""
-    if policy.value_trunk is not None:
+    if isinstance(policy.trunk, Mlp) and policy.value_trunk is not None:
         return StackedMlp(policy, parameters)
     if settings.training.kernels == "native":
         return NativeCnn(policy, parameters, settings.training.policy)

@@ -285,7 +285,7 @@ def _check_algorithm(settings: Settings) -> None:
             f"training.batch_size: {name} takes one step for a whole batch of {whole} samples "
             f"({settings.env.num_envs} environments x {training.n_steps} steps); remove it"
         )
-    if training.num_actors is not None and name != "a3c":
+    if training.num_actors is not None and not kind.in_turn:
         raise InputError(f"training.num_actors: is for a3c, the algorithm is {name}; remove it")
     if training.num_actors is not None and settings.env.num_envs % training.num_actors:
         raise InputError(

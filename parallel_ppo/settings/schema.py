@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from parallel_ppo.arguments import hours
-from parallel_ppo.settings.algorithms import checked_algorithm
+from parallel_ppo.settings.algorithms import ALGORITHM_KINDS, checked_algorithm
 from parallel_ppo.settings.networks import AUTOMATIC, checked_policy, network_kind
 
 
@@ -227,7 +227,8 @@ SCHEDULE_ENDS = (
 
 def derive_shape(settings: Settings) -> Shape:
     env, training = settings.env, settings.training
-    largest = 1 if training.algorithm == "a3c" else DEFAULT_SLICE
+    in_turn = ALGORITHM_KINDS[training.algorithm].in_turn
+    largest = 1 if in_turn else DEFAULT_SLICE
     slice_envs = env.slice_envs or max(
         n for n in range(1, min(largest, env.num_envs) + 1) if env.num_envs % n == 0
     )
@@ -239,7 +240,7 @@ def derive_shape(settings: Settings) -> Shape:
     count = min(-(-samples // max(lane, 1)), MAX_LANES)  # more are refused by `_check_batch`
     lanes = tuple(samples // count + (index < samples % count) for index in range(count))
     return Shape(training.n_steps, env.num_envs, slice_envs, num_slices, training.n_epochs, total // training.batch_size,
-                 training.batch_size, samples, lanes, total, training.lag, num_slices if training.algorithm == "a3c" else 0)  # fmt: skip
+                 training.batch_size, samples, lanes, total, training.lag, num_slices if in_turn else 0)  # fmt: skip
 
 
 def _default_lane(policy: str) -> int | None:

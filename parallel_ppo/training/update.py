@@ -58,7 +58,7 @@ def update(
     cluster.gather_columns(memory, iteration)
     timeline.enter("advantages")
     algorithm.targets(slab, state.rewards, training)
-    steps = _steps_in_turn if algorithm.own_steps else _steps_together
+    steps = _steps_in_turn if settings.shape.num_actors else _steps_together
     applied, stopped, more = steps(state, pool, cluster, schedules, timeline)
     timeline.enter("statistics")
     columns = _columns(state, applied, stopped, schedules)
