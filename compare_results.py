@@ -1,5 +1,7 @@
 #!/usr/bin/env python
-"""Compare sequential and parallel runs, or any labelled ones: speed, returns, memory, and whether the bits agree."""
+"""Compare sequential and parallel runs, or any labelled ones: speed, returns, memory, and whether the
+bits agree.
+"""
 
 import parallel_ppo.venv  # noqa: F401
 from parallel_ppo.arguments import run

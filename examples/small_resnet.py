@@ -1,4 +1,5 @@
-"""A network of one's own: a small residual network for Procgen's pictures, trained like the ones that come with the project.
+"""A network of one's own: a small residual network for Procgen's pictures, trained like the ones that
+come with the project.
 
 cd examples && parallel-ppo train --env coinrun --policy small_resnet:SmallResNet
 """

@@ -1,4 +1,6 @@
-"""PPO for machines with CPUs: the same bits at any number of workers. What is offered here is imported when it is used."""
+"""PPO for machines with CPUs: the same bits at any number of workers. What is offered here is imported
+when it is used.
+"""
 
 import importlib
 from typing import TYPE_CHECKING, Any

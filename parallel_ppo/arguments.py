@@ -78,7 +78,7 @@ class Parser(argparse.ArgumentParser):
         raise InputError(re.sub(r"expected (one|at least one) argument$", "expected a value", message))
 
 
-# --- values ---------------------------------------------------------------------------------------------------------------
+# --- values -------------------------------------------------------------------------------------------------
 
 
 class Refused(argparse.ArgumentTypeError, ValueError):
@@ -170,7 +170,7 @@ def next_free(pattern: str) -> Path:
     return next(path for n in itertools.count(1) if not (path := Path(pattern.format(n))).exists())
 
 
-# --- endings --------------------------------------------------------------------------------------------------------------
+# --- endings ------------------------------------------------------------------------------------------------
 
 
 class SteadyStream:

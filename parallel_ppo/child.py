@@ -1,4 +1,6 @@
-"""This package as a child process: the same Python and module path, and the current folder is not searched first."""
+"""This package as a child process: the same Python and module path, and the current folder is not
+searched first.
+"""
 
 import os
 import sys

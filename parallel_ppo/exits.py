@@ -47,7 +47,9 @@ class RestartsExhausted(RunError):
 
 
 class EnvironmentFault(RunError):
-    """The user's environment raised, or returned what its spaces do not allow. `detail` is the line without where it happened."""
+    """The user's environment raised, or returned what its spaces do not allow. `detail` is the line
+    without where it happened.
+    """
 
     code = ExitCode.RESTARTS
 

@@ -1,7 +1,7 @@
 """Randomness that is keyed, never streamed.
 
-Every draw is a function of (seed, purpose, numbers), so it does not matter which process asks, in which order,
-or how often: the answer is the same.
+Every draw is a function of (seed, purpose, numbers), so it does not matter which process asks, in which
+order, or how often: the answer is the same.
 """
 
 import hashlib

@@ -1,4 +1,6 @@
-"""Imported first by the scripts beside `venv/`: goes on with its Python where the one in use lacks the requirements."""
+"""Imported first by the scripts beside `venv/`: goes on with its Python where the one in use lacks the
+requirements.
+"""
 
 import importlib.util
 import os
@@ -13,7 +15,8 @@ if MISSING:
     if PYTHON.exists() and Path(sys.prefix).resolve() != PYTHON.parents[1].resolve():
         os.execv(PYTHON, [str(PYTHON), *sys.argv])
     print(
-        f"error: {sys.executable}: has no module {MISSING[0]!r}; run {ROOT / 'setup.sh'} once, and then this again",
+        f"error: {sys.executable}: has no module {MISSING[0]!r}; run {ROOT / 'setup.sh'} once, and then this"
+        " again",
         file=sys.stderr,
     )
     sys.exit(2)

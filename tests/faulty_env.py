@@ -55,7 +55,9 @@ class Faulty(gymnasium.Env):
 
 
 class Helped(Faulty):
-    """Starts a helper process and a daemon, which only `close` ends. `folder` gets a file for each, and for each `close`."""
+    """Starts a helper process and a daemon, which only `close` ends. `folder` gets a file for each, and
+    for each `close`.
+    """
 
     def __init__(self, folder: str, **options: Any) -> None:
         super().__init__(**options)

@@ -4,7 +4,9 @@ from parallel_ppo.machine.resources import GIB, Core, Machine
 
 
 def machine(num_cores: int, *, smt: bool = False, quota: float | None = None) -> Machine:
-    """Equal cores on one node; CPUs are numbered as Linux usually does: first threads of all cores, then their siblings."""
+    """Equal cores on one node; CPUs are numbered as Linux usually does: first threads of all cores, then
+    their siblings.
+    """
     cores = [
         Core(
             cpu=core + thread * num_cores,

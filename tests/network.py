@@ -1,4 +1,6 @@
-"""Hosts in network namespaces, joined by a bridge in one of their own: made and removed by the test, nothing outside is touched."""
+"""Hosts in network namespaces, joined by a bridge in one of their own: made and removed by the test,
+nothing outside is touched.
+"""
 
 import os
 import shutil
@@ -42,7 +44,21 @@ class Network:
             port = f"port{index}"
             run("ip", "netns", "add", host)
             run("ip", "-n", host, "link", "set", "lo", "up")
-            run("ip", "link", "add", port, "netns", self.hub, "type", "veth", "peer", "name", "eth0", "netns", host)  # fmt: skip
+            run(
+                "ip",
+                "link",
+                "add",
+                port,
+                "netns",
+                self.hub,
+                "type",
+                "veth",
+                "peer",
+                "name",
+                "eth0",
+                "netns",
+                host,
+            )
             run("ip", "-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
             run("ip", "-n", host, "link", "set", "eth0", "up")
             run("ip", "-n", self.hub, "link", "set", port, "master", "bridge0")

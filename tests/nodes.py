@@ -30,8 +30,9 @@ def free_port() -> int:
 
 
 class Nodes:
-    """One process a node. `namespaces` puts each into its own host; `extra[rank]` are further arguments of one node, `variables[rank]`
-    its environment variables."""
+    """One process a node. `namespaces` puts each into its own host; `extra[rank]` are further arguments
+    of one node, `variables[rank]` its environment variables.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,6 @@
-"""The contract for every algorithm: workers, a killed worker, a killed coordinator and two nodes leave no trace."""
+"""The contract for every algorithm: workers, a killed worker, a killed coordinator and two nodes leave no
+trace.
+"""
 
 import signal
 import subprocess
@@ -27,7 +29,9 @@ STEPS = ["--total-timesteps", "2560"]
 
 
 def killed_and_resumed(directory: Path, arguments: list[str]) -> Outcome:
-    """A worker is killed in its third iteration or later, then the coordinator; another number of workers goes on."""
+    """A worker is killed in its third iteration or later, then the coordinator; another number of workers
+    goes on.
+    """
     command = [sys.executable, "train_parallel_timed.py", *arguments, "--total-timesteps", "1000000", "--num-workers", "2",
                "--set", "logging.checkpoint_iterations=2", "--quiet", "--output-dir", str(directory)]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -15,7 +15,7 @@ from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings
 from tests.test_differentiation import ACTIONS, SAMPLES, network, observations
 
-# --- A2C ------------------------------------------------------------------------------------------------------------------
+# --- A2C ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ACTIONS)
@@ -51,7 +51,7 @@ def _log_prob_as_computed(written_out, spec, output, action) -> torch.Tensor:
     return torch.from_numpy(derive(spec, output.action.numpy(), log_std, action.numpy()).log_prob)
 
 
-# --- V-trace --------------------------------------------------------------------------------------------------------------
+# --- V-trace ------------------------------------------------------------------------------------------------
 
 
 def slow_vtrace(reward, value, ratio, start, truncated, final_value, gamma, rho_clip, c_clip):
@@ -114,7 +114,7 @@ def test_vtrace_of_the_acting_policy_is_the_lambda_one_return(seed: int) -> None
     np.testing.assert_allclose(found.target_return, advantage + rollout["value"][:-1], rtol=1e-4, atol=1e-5)
 
 
-# --- optimizers -----------------------------------------------------------------------------------------------------------
+# --- optimizers ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["adam", "rmsprop", "rmsprop_tf"])
@@ -143,7 +143,7 @@ def test_an_optimizer_equals_its_definition(name: str) -> None:
     torch.testing.assert_close(parameters, expected.detach(), rtol=1e-5, atol=1e-6)
 
 
-# --- settings -------------------------------------------------------------------------------------------------------------
+# --- settings -----------------------------------------------------------------------------------------------
 
 
 def test_an_algorithm_brings_its_defaults_and_its_whole_batch() -> None:

@@ -100,9 +100,16 @@ def test_a_run_directory_is_as_designed_and_never_overwritten(tmp_path: Path) ->
     } <= names
     kept = {path.name for path in (directory / "checkpoints").iterdir()}
     assert {"step_0", "step_256", "latest", "ppo_parallel_final.safetensors"} <= kept
-    wanted = "iteration steps_global world_size num_workers policy_sha256 fps fps_mean rollout_fps t_iter t_rollout t_learn t_sync loss policy_loss value_loss entropy approx_kl clip_frac explained_variance grad_norm learning_rate episode_return_mean episode_length_mean wall_time cpu_percent rss_mb"
+    wanted = (
+        "iteration steps_global world_size num_workers policy_sha256 fps fps_mean rollout_fps t_iter"
+        " t_rollout t_learn t_sync loss policy_loss value_loss entropy approx_kl clip_frac explained_variance"
+        " grad_norm learning_rate episode_return_mean episode_length_mean wall_time cpu_percent rss_mb"
+    )
     assert set(wanted.split()) <= set(run.metrics[0])
-    wanted = "env_steps iterations wall_time fps_mean policy_sha256 final_return_mean num_workers stop_reason bit_exact worker_restarts peak_rss_mb"
+    wanted = (
+        "env_steps iterations wall_time fps_mean policy_sha256 final_return_mean num_workers stop_reason"
+        " bit_exact worker_restarts peak_rss_mb"
+    )
     assert set(wanted.split()) <= set(run.summary)
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     again = command("train_parallel_timed.py", *FAST, directory=directory)

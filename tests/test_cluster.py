@@ -1,4 +1,6 @@
-"""Nodes on the loopback interface: the same bits, the same end for all; and the pure parts without any process."""
+"""Nodes on the loopback interface: the same bits, the same end for all; and the pure parts without any
+process.
+"""
 
 import signal
 import socket
@@ -20,7 +22,7 @@ from tests.conftest import ROOT, command, small_settings, train
 from tests.machines import machine
 from tests.nodes import CARTPOLE, QUIET, Nodes, free_port, learning, metrics, summary
 
-# --- who owns what --------------------------------------------------------------------------------------------------------
+# --- who owns what ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 3, 4, 5, 7])
@@ -64,16 +66,17 @@ def test_nodes_on_one_machine_take_disjoint_cores() -> None:
         False,
     )  # type: ignore[arg-type]
     plans = [planning.share_host(plan, index, 2) for index in range(2)]
-    assert [shared.machine.num_physical_cores for shared in plans] == [4, 4], (
-        "no advice to use the other's cores"
-    )
+    assert [shared.machine.num_physical_cores for shared in plans] == [
+        4,
+        4,
+    ], "no advice to use the other's cores"
     shares = [shared.placement.worker_cpus for shared in plans]
     assert all(len(set(share)) == 2 for share in shares) and not set(shares[0]) & set(shares[1])
     crowded = planning.share_host(plan._replace(machine=machine(1)), 1, 2).placement
     assert set(crowded.worker_cpus) == {None}
 
 
-# --- input ----------------------------------------------------------------------------------------------------------------
+# --- input --------------------------------------------------------------------------------------------------
 
 
 def test_torchrun_tells_the_place() -> None:
@@ -120,7 +123,7 @@ def test_the_interface_leads_to_the_first_node() -> None:
         rendezvous.resolve(cluster.model_copy(update={"master_addr": "no.such.host.invalid"}))
 
 
-# --- runs -----------------------------------------------------------------------------------------------------------------
+# --- runs ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.multiprocess
@@ -163,7 +166,9 @@ def test_one_stopped_node_stops_all_and_another_number_of_nodes_continues(tmp_pa
 @pytest.mark.multiprocess
 @pytest.mark.slow
 def test_gloo_may_add_the_gradients_itself(tmp_path: Path) -> None:
-    """One optimizer step: the same gradient but for the order of additions, and the same bits when it is done again."""
+    """One optimizer step: the same gradient but for the order of additions, and the same bits when it is
+    done again.
+    """
     budget = [*CARTPOLE, "--total-timesteps", "128", "--batch-size", "128"]
     alone = train(tmp_path / "alone", *budget, *QUIET)
     for name in ("first", "second"):
@@ -188,7 +193,7 @@ def test_another_reduction_on_one_node_is_named_on_all(tmp_path: Path) -> None:
             assert code == 2 and "cluster.reduction" in errors
 
 
-# --- starts that fail -----------------------------------------------------------------------------------------------------
+# --- starts that fail ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.multiprocess

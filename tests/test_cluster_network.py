@@ -1,4 +1,6 @@
-"""Real hosts (network namespaces): the same bits as one machine, and what happens when a host or a cable fails."""
+"""Real hosts (network namespaces): the same bits as one machine, and what happens when a host or a cable
+fails.
+"""
 
 import os
 import signal

@@ -1,4 +1,6 @@
-"""Written-out derivatives and backward passes against autograd over the definitions, through the one seam of the worker."""
+"""Written-out derivatives and backward passes against autograd over the definitions, through the one seam
+of the worker.
+"""
 
 import numpy as np
 import pytest
@@ -96,7 +98,9 @@ def observations(num_samples: int = SAMPLES) -> torch.Tensor:
 @pytest.mark.parametrize("hidden", [[16, 12], [8], []], ids=str)
 @pytest.mark.parametrize("clip_value_loss", [True, False])
 def test_every_way_to_differentiate_agrees(kind: str, hidden: list[int], clip_value_loss: bool) -> None:
-    """Written out by hand, and by autograd in the outputs only; on a network without autograd and on one with it."""
+    """Written out by hand, and by autograd in the outputs only; on a network without autograd and on one
+    with it.
+    """
     policy, flat = network(ACTIONS[kind], hidden)
     observation = observations()
     sampled = samples(policy, observation, clip_value_loss=clip_value_loss)

@@ -109,7 +109,9 @@ def test_every_printed_command_has_a_script_that_knows_its_flags(
 
 
 SHORT = {
-    "train_parallel_timed.py": "--env CartPole-v1 --num-envs 16 --n-steps 16 --batch-size 64 --total-timesteps 256",
+    "train_parallel_timed.py": (
+        "--env CartPole-v1 --num-envs 16 --n-steps 16 --batch-size 64 --total-timesteps 256"
+    ),
     "train_timed.py": "--env CartPole-v1 --num-envs 16 --n-steps 16 --batch-size 64 --total-timesteps 256",
     "evaluate.py": "--num-episodes 2 --max-steps 5 --num-workers 1",
     "tools/launch/slurm.py": "",

@@ -1,4 +1,6 @@
-"""The contract: what is learned depends on the configuration and the seed. Not on workers, processes, stops or resumes."""
+"""The contract: what is learned depends on the configuration and the seed. Not on workers, processes,
+stops or resumes.
+"""
 
 import signal
 import subprocess

@@ -204,7 +204,9 @@ def test_at_a_normal_end_workers_close_their_environments(tmp_path):
 
 
 def test_no_process_outlives_its_worker_or_the_coordinator(tmp_path, monkeypatch):
-    """A helper and a daemon of each environment; the fork server is even stopped when the coordinator is killed."""
+    """A helper and a daemon of each environment; the fork server is even stopped when the coordinator is
+    killed.
+    """
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
     training = chaos_runs.Training(helped(tmp_path, "--total-timesteps", str(10**9)), tmp_path / "log")
     metrics, faults = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "faults.jsonl"
@@ -272,7 +274,9 @@ def test_settings_changed_behind_the_runs_back_are_named(tmp_path, capsys):
 
 
 def test_an_exit_in_c_code_ends_a_worker_at_once() -> None:
-    """No exit handler of a library runs first: they take a second in which nobody knows that the worker is gone."""
+    """No exit handler of a library runs first: they take a second in which nobody knows that the worker
+    is gone.
+    """
     code = (
         "import ctypes; from parallel_ppo.workers.process import set_up\n"
         "handler = ctypes.CFUNCTYPE(None)(lambda: print('a handler ran', flush=True))\n"

@@ -1,4 +1,6 @@
-"""Our kernels against the plain torch formulation, and against themselves in other processes and with other instruction sets."""
+"""Our kernels against the plain torch formulation, and against themselves in other processes and with
+other instruction sets.
+"""
 
 import ctypes
 import functools
@@ -70,9 +72,9 @@ def plain_trunk(network: str, observation: torch.Tensor, parameters: list[torch.
 def make_case(network: str, num_samples: int, channels: int = 3, seed: int = 0) -> Case:
     """(observation, parameters, gradient of the features); weights on the scale of torch's default.
 
-    At most 8 different images: with more, some sum lies within rounding of zero or of its neighbour, a ReLU or a
-    max-pool falls on the other side, and the gradients of any two float formulations differ by a step (torch's
-    own by 1e-3 from its double).
+    At most 8 different images: with more, some sum lies within rounding of zero or of its neighbour, a
+    ReLU or a max-pool falls on the other side, and the gradients of any two float formulations differ by
+    a step (torch's own by 1e-3 from its double).
     """
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(
@@ -499,7 +501,20 @@ def test_a_workers_lane_gradient_is_that_of_the_plain_formulation(network: str) 
 def test_the_benchmark_names_every_layer(network: str, tmp_path: Path) -> None:
     script = Path(__file__).resolve().parents[1] / "benchmarks" / "kernels.py"
     output = tmp_path / "kernels.json"
-    command = [sys.executable, str(script), "--policy", network, "--rounds", "1", "--lane", "2", "--batch", "2", "--output", str(output)]  # fmt: skip
+    command = [
+        sys.executable,
+        str(script),
+        "--policy",
+        network,
+        "--rounds",
+        "1",
+        "--lane",
+        "2",
+        "--batch",
+        "2",
+        "--output",
+        str(output),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     layers = [row["layer"] for row in json.loads(output.read_text())["layers"]]
     assert len(layers) == {"impala": 7, "nature": 4}[network]
@@ -511,7 +526,18 @@ def test_the_benchmark_names_every_layer(network: str, tmp_path: Path) -> None:
 def test_the_ceiling_is_measured_for_processes_that_share_nothing(tmp_path: Path) -> None:
     script = Path(__file__).resolve().parents[1] / "benchmarks" / "ceiling.py"
     output = tmp_path / "ceiling.json"
-    command = [sys.executable, str(script), "--policy", "nature", "--rounds", "1", "--seconds", "0.2", "--output", str(output)]  # fmt: skip
+    command = [
+        sys.executable,
+        str(script),
+        "--policy",
+        "nature",
+        "--rounds",
+        "1",
+        "--seconds",
+        "0.2",
+        "--output",
+        str(output),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     (row,) = json.loads(output.read_text())["rounds"]
     assert row["ratio"] > 0 and len(row["alone"]) == len(row["together"]) >= 1

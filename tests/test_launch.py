@@ -1,4 +1,6 @@
-"""The generated scripts: right for bash, right for shellcheck, and the ssh one really starts and ends its nodes."""
+"""The generated scripts: right for bash, right for shellcheck, and the ssh one really starts and ends its
+nodes.
+"""
 
 import os
 import shutil

@@ -1,7 +1,8 @@
 """What is read of a machine and what is planned from it, on this one and on trees of others.
 
-A tree is a dictionary from paths to contents. `THIS_CLASS` is a recording; the others are laid out as Linux shows the
-machines they are named after (numbering of siblings and nodes included), reduced to the files that are read.
+A tree is a dictionary from paths to contents. `THIS_CLASS` is a recording; the others are laid out as
+Linux shows the machines they are named after (numbering of siblings and nodes included), reduced to the
+files that are read.
 """
 
 from __future__ import annotations
@@ -165,7 +166,9 @@ def test_recording_of_two_cores(read: Read) -> None:
         # Version 1 in a container without a namespace of its own: the path exists on the host only.
         {
             "proc/self/cgroup": "3:cpu,cpuacct:/docker/0a1b",
-            "proc/self/mountinfo": "9 8 0:7 /docker/0a1b /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu,cpuacct",
+            "proc/self/mountinfo": (
+                "9 8 0:7 /docker/0a1b /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu,cpuacct"
+            ),
             "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "150000",
         },
     ],
@@ -387,7 +390,10 @@ def test_thread_variables(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_nothing_heavy_is_imported() -> None:
-    code = "import sys, parallel_ppo.machine.placement; print({'torch', 'numpy', 'pydantic', 'rich'} & set(sys.modules))"
+    code = (
+        "import sys, parallel_ppo.machine.placement; print({'torch', 'numpy', 'pydantic', 'rich'} &"
+        " set(sys.modules))"
+    )
     assert run([sys.executable, "-c", code]).stdout == "set()\n"
 
 

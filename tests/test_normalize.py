@@ -40,7 +40,9 @@ def test_scaled_rewards_are_clipped() -> None:
 
 
 def test_a_discounted_return_ends_with_its_episode_even_between_iterations() -> None:
-    """Where the first row opens an episode (one that could not be restored), nothing of the old one is left."""
+    """Where the first row opens an episode (one that could not be restored), nothing of the old one is
+    left.
+    """
     normalizer = RewardNormalizer(2, gamma=0.5)
     normalizer.running[:] = 8.0
     normalizer.scale(np.ones((1, 2)), np.array([[1, 0], [0, 0]]), clip=10.0)

@@ -1,4 +1,6 @@
-"""The benchmark's arithmetic and reports from made-up runs, and how it treats contenders that fail or hang."""
+"""The benchmark's arithmetic and reports from made-up runs, and how it treats contenders that fail or
+hang.
+"""
 
 import json
 import os
@@ -111,7 +113,7 @@ def test_a_peer_that_cannot_be_installed_is_left_out(
     assert unavailable == {"sb3": "cannot be installed (ERROR: No matching distribution)"}
 
 
-# --- processes ------------------------------------------------------------------------------------------------------------
+# --- processes ----------------------------------------------------------------------------------------------
 
 
 def run(code: str, **options: Any) -> processes.Outcome:
@@ -154,10 +156,9 @@ def test_a_hanging_peer_is_ended() -> None:
 @pytest.mark.slow
 def test_memory_counts_the_whole_tree() -> None:
     code = (
-        "import subprocess, sys, time\n"
-        "hold = 'import time; held = bytearray(b\"1\" * 100_000_000); print(1, flush=True); time.sleep(600)'\n"
-        "child = subprocess.Popen([sys.executable, '-c', hold], stdout=subprocess.PIPE)\n"
-        "child.stdout.readline(); time.sleep(3); print('done', flush=True)"
+        'import subprocess, sys, time\nhold = \'import time; held = bytearray(b"1" * 100_000_000); print(1,'
+        " flush=True); time.sleep(600)'\nchild = subprocess.Popen([sys.executable, '-c', hold],"
+        " stdout=subprocess.PIPE)\nchild.stdout.readline(); time.sleep(3); print('done', flush=True)"
     )
     assert 100 < run(code, wanted_lines=1).peak_mb < 400
 

@@ -47,11 +47,14 @@ def test_no_poison_survives_a_collect(env: str, kind: str) -> None:
     poison = {
         "float32": np.frombuffer(bytes([POISON] * 4), np.float32)[0],
         "uint8": POISON,
+        "int8": np.frombuffer(bytes([POISON]), np.int8)[0],
         "int32": np.frombuffer(bytes([POISON] * 4), np.int32)[0],
     }
     for name, field in state.memory.table.items():
         if field.valid.startswith("after collect") and field.writer == "worker":
             array = getattr(state.memory, name)
+            if not array.size:  # masks, where the environment gives none
+                continue
             share = np.mean(array == poison[field.dtype])
             assert share < (0.05 if field.dtype == "uint8" and name == "observation" else 1e-9), name
 

@@ -1,7 +1,7 @@
 """Break training runs on purpose, and show that nothing is lost.
 
-Each campaign runs the real commands (small shapes, seeded faults), compares the end with an undisturbed run bit for bit, prints
-a table and writes JSON.
+Each campaign runs the real commands (small shapes, seeded faults), compares the end with an undisturbed
+run bit for bit, prints a table and writes JSON.
 
 example: python tools/chaos.py workers --scale 0.1 --folder chaos
 """

@@ -1,4 +1,6 @@
-"""Faults against checkpoints: writing that is cut off at every call, and disks that are full from every call on."""
+"""Faults against checkpoints: writing that is cut off at every call, and disks that are full from every
+call on.
+"""
 
 import errno
 import os
@@ -91,7 +93,9 @@ class World:
                                    lambda weights: sha256(self.policy, self.flat(weights)))  # fmt: skip
 
     def loaded_iteration(self, directory: Path, candidates: dict[int, Snapshot]) -> int | None:
-        """Which of `candidates` the newest valid checkpoint holds, bit for bit; None if there is none or it is another."""
+        """Which of `candidates` the newest valid checkpoint holds, bit for bit; None if there is none or
+        it is another.
+        """
         found = checkpoint.newest(directory, trust=False, expected=self.expected())
         if found is None:
             return None
@@ -106,7 +110,7 @@ class World:
         return snapshot.counters["iteration"] if same else None
 
 
-# --- cut off at every call ------------------------------------------------------------------------------------------------
+# --- cut off at every call ----------------------------------------------------------------------------------
 
 CALLS = ("open", "write", "fsync", "mkdir", "rename", "replace", "symlink", "unlink", "rmdir")
 NEED_SPACE = ("open", "write", "fsync", "mkdir", "symlink")
@@ -163,7 +167,9 @@ def _in_child(action: Callable[[], int]) -> int:
 
 
 def interrupt_writing(folder: Path, *, every: int = 1) -> Report:
-    """A third checkpoint, with pruning, cut off at every call in four ways; and one that replaces another of its step."""
+    """A third checkpoint, with pruning, cut off at every call in four ways; and one that replaces another
+    of its step.
+    """
     world = World(NATURE)
     first, second, third, again = (world.invent(*which) for which in ((1,), (2,), (3,), (2, 1)))
     reports = [
@@ -204,7 +210,12 @@ def _interrupt(world: World, folder: Path, before: list[Snapshot], saved: Snapsh
 
             code, tried = _in_child(sabotage), tried + 1
             problems += _problems(world, place, before[-1], saved, f"{how} call {at} (exit {code})", code)
-    return {"write_calls": calls, "interruptions": tried, "without_loadable_checkpoint": len(problems), "problems": problems[:5]}  # fmt: skip
+    return {
+        "write_calls": calls,
+        "interruptions": tried,
+        "without_loadable_checkpoint": len(problems),
+        "problems": problems[:5],
+    }
 
 
 def _problems(world: World, place: Path, old: Snapshot, new: Snapshot, what: str, code: int) -> list[str]:
@@ -220,7 +231,7 @@ def _problems(world: World, place: Path, old: Snapshot, new: Snapshot, what: str
     return [f"{what}: {hidden} stayed"] if hidden else []
 
 
-# --- a disk that is really full -------------------------------------------------------------------------------------------
+# --- a disk that is really full -----------------------------------------------------------------------------
 
 
 @contextmanager

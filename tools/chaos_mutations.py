@@ -1,7 +1,9 @@
-"""Input that someone broke, by accident or on purpose: checkpoints and configuration files, by the thousand.
+"""Input that someone broke, by accident or on purpose: checkpoints and configuration files, by the
+thousand.
 
-Half of the broken checkpoints get fresh checksums (anybody can compute those), and half a fresh signature, so that what lies
-behind these checks is tested too. Whatever comes: a load or a refusal in one line. Never a traceback, an execution or a hang.
+Half of the broken checkpoints get fresh checksums (anybody can compute those), and half a fresh
+signature, so that what lies behind these checks is tested too. Whatever comes: a load or a refusal in one
+line. Never a traceback, an execution or a hang.
 """
 
 import hashlib
@@ -98,7 +100,7 @@ class Bomb:
         return (os.mkdir, (str(self.mark),))
 
 
-# --- checkpoints ----------------------------------------------------------------------------------------------------------
+# --- checkpoints --------------------------------------------------------------------------------------------
 
 
 class CheckpointMutator:
@@ -243,7 +245,7 @@ def mutate_checkpoints(folder: Path, *, number: int, seed: int = 6) -> Report:
             "peak_memory_growth_mb": watch.growth_mb(), "failures": failures[:3]}  # fmt: skip
 
 
-# --- configuration files --------------------------------------------------------------------------------------------------
+# --- configuration files ------------------------------------------------------------------------------------
 
 ODD_YAML = [
     "[" * 30000, "{a: " * 2000, "- " * 30000, "? " * 9000, "!!python/object/apply:os.system [id]", "!!binary x", "!!bool maybe", "!!int ''", "!!timestamp x",
@@ -308,11 +310,13 @@ def mutate_configs(folder: Path, *, number: int, seed: int = 7) -> Report:
             "peak_memory_growth_mb": watch.growth_mb(), "failures": failures[:3]}  # fmt: skip
 
 
-# --- through the real command ---------------------------------------------------------------------------------------------
+# --- through the real command -------------------------------------------------------------------------------
 
 
 def mutate_for_commands(folder: Path, *, number: int, seed: int = 8) -> Report:
-    """A finished run with a broken checkpoint is resumed, and a broken configuration is started; half of each."""
+    """A finished run with a broken checkpoint is resumed, and a broken configuration is started; half of
+    each.
+    """
     from chaos_runs import Training
 
     draw = random.Random(seed)

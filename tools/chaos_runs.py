@@ -1,6 +1,8 @@
-"""Faults against whole training runs: workers broken in every phase, coordinators killed, preemptions, a long soak.
+"""Faults against whole training runs: workers broken in every phase, coordinators killed, preemptions, a
+long soak.
 
-Every campaign compares its end with an undisturbed run of the same length: the policy and every learning column, bit for bit.
+Every campaign compares its end with an undisturbed run of the same length: the policy and every learning
+column, bit for bit.
 """
 
 import json
@@ -76,7 +78,9 @@ class Training:
         return found
 
     def look(self) -> None:
-        """Remembers what its processes hold in /dev/shm: on a shared machine, other programs come and go there too."""
+        """Remembers what its processes hold in /dev/shm: on a shared machine, other programs come and go
+        there too.
+        """
         self.held |= set[str]().union(*map(held_in_memory, self.pids()))
 
     def left_behind(self, patience: float = 2.0) -> tuple[int, int]:
@@ -101,14 +105,16 @@ def learning_columns(run: Path) -> list[dict[str, Any]]:
 
 
 def is_identical(run: Path, reference: Path) -> bool:
-    """The same iterations in the same order, none missing and none twice, with the same numbers in every learning column."""
+    """The same iterations in the same order, none missing and none twice, with the same numbers in every
+    learning column.
+    """
     ours, theirs = learning_columns(run), learning_columns(reference)
     episodes = [list(read_records(place / "episodes.jsonl")) for place in (run, reference)]
     hashes = [json.loads((place / "summary.json").read_text())["policy_sha256"] for place in (run, reference)]
     return len(ours) > 0 and ours == theirs and episodes[0] == episodes[1] and hashes[0] == hashes[1]
 
 
-# --- workers --------------------------------------------------------------------------------------------------------------
+# --- workers ------------------------------------------------------------------------------------------------
 
 PHASES = ("spawn", "collect", "hand-over", "gradient", "checkpoint")
 KINDS = ("SIGSTOP", "SIGSEGV", "exit", "exception")
@@ -191,7 +197,9 @@ def measure_workers(folder: Path, entries: list[dict[str, Any]]) -> Report:
     costs = [
         times[number] - clean for number, kinds in hit.items() if kinds == ["SIGKILL"] and number in times
     ]
-    by_phase = {phase: sum(e["phase"] == phase and e["kind"] == "SIGKILL" for e in fired.values()) for phase in PHASES}  # fmt: skip
+    by_phase = {
+        phase: sum(e["phase"] == phase and e["kind"] == "SIGKILL" for e in fired.values()) for phase in PHASES
+    }
     by_kind = {
         kind: sum(e["kind"] == kind for e in fired.values())
         for kind in (*KINDS, "SIGKILL")
@@ -220,7 +228,7 @@ def _spread(values: list[float]) -> dict[str, float]:
     )
 
 
-# --- coordinators ---------------------------------------------------------------------------------------------------------
+# --- coordinators -------------------------------------------------------------------------------------------
 
 
 def interrupt_repeatedly(
@@ -258,9 +266,11 @@ def interrupt_repeatedly(
     reached = max([record["iteration"] for record in read_records(run / "metrics.jsonl")], default=0)
     length = ["--total-timesteps", str((reached + 3) * STEPS_PER_ITERATION)]
     checked(
-        ["--resume", str(run), *length]
-        if (run / "config.yaml").exists()
-        else [*SMALL, *length, "--output-dir", str(run)],
+        (
+            ["--resume", str(run), *length]
+            if (run / "config.yaml").exists()
+            else [*SMALL, *length, "--output-dir", str(run)]
+        ),
         log,
     )
     checked([*SMALL, *length, "--output-dir", str(folder / "reference")], folder / "reference.log")
@@ -277,7 +287,9 @@ def _num_lines(log: Path) -> int:
 
 
 def _wait_for_iteration(training: Training, run: Path, log: Path, before: int) -> None:
-    """Until this start has recorded an iteration: its header stands in the log, and the metrics grow after that."""
+    """Until this start has recorded an iteration: its header stands in the log, and the metrics grow
+    after that.
+    """
     _wait_until(training, lambda: HEADER in "".join(log.read_text().splitlines()[before:]))
     metrics = run / "metrics.jsonl"
     size = metrics.stat().st_size
@@ -304,7 +316,9 @@ def preempt(folder: Path, *, times: int, seed: int = 3) -> Report:
 
 
 def preempt_long_iteration(folder: Path, *, times: int, seed: int = 4) -> Report:
-    """SIGTERM in the middle of iterations that take many seconds; the state is saved as of the iteration's start."""
+    """SIGTERM in the middle of iterations that take many seconds; the state is saved as of the
+    iteration's start.
+    """
     draw, run = random.Random(seed), folder / "long"
     shape = ["--env", "coinrun", "--policy", "impala", "--num-envs", "32", "--n-steps", "128", "--batch-size", "1024",
              "--n-epochs", "12", "--num-workers", "2"]  # fmt: skip
@@ -330,7 +344,7 @@ def preempt_long_iteration(folder: Path, *, times: int, seed: int = 4) -> Report
             "identical": is_identical(run, folder / "reference")}  # fmt: skip
 
 
-# --- soak -----------------------------------------------------------------------------------------------------------------
+# --- soak ---------------------------------------------------------------------------------------------------
 
 
 def soak(folder: Path, *, minutes: float, every: float = 20.0, seed: int = 5) -> Report:
@@ -394,11 +408,13 @@ def _sample(tree: list[int]) -> dict[str, float]:
     }  # fmt: skip
 
 
-# --- a full disk, and the price -------------------------------------------------------------------------------------------
+# --- a full disk, and the price -----------------------------------------------------------------------------
 
 
 def fill_disk_of_run(folder: Path) -> Report:
-    """The disk is full from the third iteration on; the run warns, stops with code 5, and is resumed when there is room."""
+    """The disk is full from the third iteration on; the run warns, stops with code 5, and is resumed when
+    there is room.
+    """
     from chaos_files import can_mount, small_disk
 
     if not can_mount(folder):
@@ -437,7 +453,9 @@ def fill_disk_of_run(folder: Path) -> Report:
 
 
 class Stopwatch:
-    """Adds up the CPU seconds spent in some methods: unlike wall time, they do not depend on who else uses the machine."""
+    """Adds up the CPU seconds spent in some methods: unlike wall time, they do not depend on who else
+    uses the machine.
+    """
 
     def __init__(self, *methods: tuple[type, str]) -> None:
         self.seconds = {f"{owner.__name__}.{name}": 0.0 for owner, name in methods}
@@ -456,8 +474,9 @@ class Stopwatch:
 
 
 def measure_cost(folder: Path, *, iterations: int = 2) -> Report:
-    """What safety takes of an iteration (IMPALA, 32 x 128, minibatch 1024, one epoch: the fewer, the larger the share), in one
-    process on one thread, where every part can be timed."""
+    """What safety takes of an iteration (IMPALA, 32 x 128, minibatch 1024, one epoch: the fewer, the
+    larger the share), in one process on one thread, where every part can be timed.
+    """
     from parallel_ppo.commands import train
     from parallel_ppo.records.metrics import JsonlLog
     from parallel_ppo.training.checkpoint import Keeper

@@ -1,6 +1,8 @@
-"""Faults in what surrounds a run: terminals, homes, kernel caches, helper processes, limits of the shell, links in downloaded folders.
+"""Faults in what surrounds a run: terminals, homes, kernel caches, helper processes, limits of the shell,
+links in downloaded folders.
 
-Every campaign starts the real commands and looks for what must not be: a traceback, a changed file, a process that stayed.
+Every campaign starts the real commands and looks for what must not be: a traceback, a changed file, a
+process that stayed.
 """
 
 import os
@@ -106,7 +108,9 @@ def terminals(folder: Path) -> Report:
 
 
 def homes(folder: Path) -> Report:
-    """A run that is continued in another home, with and without a key of its own; and one that has no home at all."""
+    """A run that is continued in another home, with and without a key of its own; and one that has no
+    home at all.
+    """
     half, whole = (["--total-timesteps", str(steps)] for steps in (160, 320))
     key = {"PARALLEL_PPO_KEY_FILE": str(folder / "mounted" / "key")}
     first, second, nowhere = (
@@ -174,7 +178,9 @@ def kernel_caches(folder: Path) -> Report:
 
 
 def helpers(folder: Path, *, times: int, seed: int = 9) -> Report:
-    """Coordinators killed while environments have helpers and daemons: every other one in the trial before the start."""
+    """Coordinators killed while environments have helpers and daemons: every other one in the trial
+    before the start.
+    """
     arguments, variables = with_environments(folder, "Helped-v0")
     draw, left, most, early = random.Random(seed), 0, 0, 0
     for number in range(times):

@@ -1,8 +1,10 @@
-"""Measure what a minibatch's exchange costs between nodes, beside gloo's plain all-reduce of the same vector; or, with --iterations, what
-share of a real training of the default shape (config/ppo_cpu_cluster.yaml) the nodes wait and transfer.
+"""Measure what a minibatch's exchange costs between nodes, beside gloo's plain all-reduce of the same
+vector; or, with --iterations, what share of a real training of the default shape
+(config/ppo_cpu_cluster.yaml) the nodes wait and transfer.
 
-Without --rate and --delay: over the loopback interface. With them: two hosts in network namespaces, joined by a link of that rate
-and one-way delay (needs root). The link is two TAP devices and a process between them, so it needs no queueing discipline.
+Without --rate and --delay: over the loopback interface. With them: two hosts in network namespaces,
+joined by a link of that rate and one-way delay (needs root). The link is two TAP devices and a process
+between them, so it needs no queueing discipline.
 """
 
 import argparse
@@ -32,7 +34,7 @@ TUNSETIFF, IFF_TAP, IFF_NO_PI, MTU = 0x400454CA, 0x0002, 0x1000, 30000
 PORT = 29517
 
 
-# --- one node -------------------------------------------------------------------------------------------------------------
+# --- one node -----------------------------------------------------------------------------------------------
 
 
 def node(arguments: argparse.Namespace) -> None:
@@ -81,7 +83,7 @@ def node(arguments: argparse.Namespace) -> None:
     joined.close()
 
 
-# --- a training -----------------------------------------------------------------------------------------------------------
+# --- a training ---------------------------------------------------------------------------------------------
 
 
 def training(arguments: argparse.Namespace, rank: int, address: str, directory: Path) -> list[str]:
@@ -104,7 +106,7 @@ def report(arguments: argparse.Namespace, directory: Path) -> None:
     print(json.dumps(result))
 
 
-# --- the link -------------------------------------------------------------------------------------------------------------
+# --- the link -----------------------------------------------------------------------------------------------
 
 
 def open_tap(name: str) -> int:

@@ -1,7 +1,7 @@
 """Several nodes on this machine: starts train_ppo_distributed.py once for each, on the loopback interface.
 
-Shows the first node's terminal; each other node logs into <output-dir>/logs/node-<rank>.log. Ends with the code of the first node
-that failed.
+Shows the first node's terminal; each other node logs into <output-dir>/logs/node-<rank>.log. Ends with
+the code of the first node that failed.
 """
 
 import os

@@ -1,7 +1,9 @@
-"""Breaks workers in the middle of what they do: `tools/chaos.py` names this file in PARALLEL_PPO_OBSERVER, and a plan in PARALLEL_PPO_FAULTS.
+"""Breaks workers in the middle of what they do: `tools/chaos.py` names this file in
+PARALLEL_PPO_OBSERVER, and a plan in PARALLEL_PPO_FAULTS.
 
-A plan is JSON: a list of {id, worker, phase, kind, iteration, step, after}. A fault happens once, in the named worker, at the
-first fitting moment from `iteration` on; that it happened, and when, is told by a file `fired-<id>` beside the plan.
+A plan is JSON: a list of {id, worker, phase, kind, iteration, step, after}. A fault happens once, in the
+named worker, at the first fitting moment from `iteration` on; that it happened, and when, is told by a
+file `fired-<id>` beside the plan.
 """
 
 import ctypes

@@ -1,7 +1,7 @@
 """Do two versions of the project learn the same bits? Runs each case on both and compares `policy_sha256`.
 
-The other version is a commit (taken from this repository's history) or a folder with a checkout. The first case that differs
-does not end the run: all of them are listed. Exit code 1 when any differs.
+The other version is a commit (taken from this repository's history) or a folder with a checkout. The
+first case that differs does not end the run: all of them are listed. Exit code 1 when any differs.
 """
 
 import contextlib
@@ -57,7 +57,16 @@ def policy_hash(directory: Path) -> str:
 
 
 def plain(tree: Path, folder: Path, name: str) -> str:
-    run(tree, "train_parallel_timed.py", *CASES[name], "--num-workers", "2", "--quiet", "--output-dir", str(folder))  # fmt: skip
+    run(
+        tree,
+        "train_parallel_timed.py",
+        *CASES[name],
+        "--num-workers",
+        "2",
+        "--quiet",
+        "--output-dir",
+        str(folder),
+    )
     return policy_hash(folder)
 
 
@@ -99,7 +108,10 @@ def checkout(before: str) -> Iterator[Path]:
     with tempfile.TemporaryDirectory() as folder:
         archive = subprocess.run(["git", "archive", before], cwd=ROOT, capture_output=True)
         if archive.returncode:
-            print(f"error: --before {before}: expected a commit of this repository or a folder with a checkout", file=sys.stderr)  # fmt: skip
+            print(
+                f"error: --before {before}: expected a commit of this repository or a folder with a checkout",
+                file=sys.stderr,
+            )
             raise SystemExit(2)
         subprocess.run(["tar", "-x", "-C", folder], input=archive.stdout, check=True)
         cache = ROOT / "parallel_ppo" / "kernels" / "cache"  # keyed by content; saves compiling twice

@@ -1,5 +1,7 @@
 #!/usr/bin/env python
-"""Test what `make test` leaves out: the wheel, the notebook, the examples, and each extra, in virtual environments under build/."""
+"""Test what `make test` leaves out: the wheel, the notebook, the examples, and each extra, in virtual
+environments under build/.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ EXTRAS = {
 
 
 def main() -> int:
-    parser = Parser(description=str(__doc__), examples=("tools/test_extras.py", "tools/test_extras.py wheel onnx"))  # fmt: skip
+    parser = Parser(
+        description=str(__doc__), examples=("tools/test_extras.py", "tools/test_extras.py wheel onnx")
+    )
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} (default: all)")
     chosen = parser.parse_args().parts or list(PARTS)
     for part in chosen:
@@ -78,7 +82,7 @@ def sha256(run: Path) -> str:
     return json.loads((run / "summary.json").read_text())["policy_sha256"]
 
 
-# --- the parts ------------------------------------------------------------------------------------------------------------
+# --- the parts ----------------------------------------------------------------------------------------------
 
 
 def test_wheel(name: str) -> str:
@@ -88,9 +92,19 @@ def test_wheel(name: str) -> str:
     call(command, "train", *SHORT, cwd=work)
     call(command, "evaluate", "runs/parallel-1", "--num-episodes", 8, cwd=work)
     script = work / "script.py"
-    script.write_text("import parallel_ppo\nparallel_ppo.train('CartPole-v1', total_timesteps=20000, output_dir='runs/python', quiet=True)\n")  # fmt: skip
+    script.write_text(
+        "import parallel_ppo\nparallel_ppo.train('CartPole-v1', total_timesteps=20000,"
+        " output_dir='runs/python', quiet=True)\n"
+    )
     call(programs / "python", script, cwd=work)
-    call(sys.executable, ROOT / "train_parallel_timed.py", *SHORT, "--output-dir", work / "runs" / "script", cwd=work)  # fmt: skip
+    call(
+        sys.executable,
+        ROOT / "train_parallel_timed.py",
+        *SHORT,
+        "--output-dir",
+        work / "runs" / "script",
+        cwd=work,
+    )
     hashes = {sha256(work / "runs" / run) for run in ("parallel-1", "python", "script")}
     assert len(hashes) == 1, hashes
     return f"the command, Python and the checkout's script learned {hashes.pop()[:12]}..."
@@ -99,7 +113,10 @@ def test_wheel(name: str) -> str:
 def test_notebook(name: str) -> str:
     programs, work = environment(name, wheel(), "nbclient", "nbformat", "ipykernel")
     shutil.copy(ROOT / "examples" / "notebook.ipynb", work)
-    execute = "import nbformat, nbclient; nbclient.NotebookClient(nbformat.read('notebook.ipynb', 4), timeout=900).execute()"
+    execute = (
+        "import nbformat, nbclient; nbclient.NotebookClient(nbformat.read('notebook.ipynb', 4),"
+        " timeout=900).execute()"
+    )
     call(programs / "python", "-c", execute, cwd=work)
     call(programs / "parallel-ppo", "train", "--env", "CartPole-v1", "--total-timesteps", 100_000, "--quiet",
          "--output-dir", "command", cwd=work)  # fmt: skip

@@ -1,6 +1,7 @@
 """Advantage actor-critic: PPO's targets, and a loss that does not look back at the policy that acted.
 
-Its derivative in the outputs is PPO's where the ratio is 1, bit for bit; a test holds that. B samples, K outputs.
+Its derivative in the outputs is PPO's where the ratio is 1, bit for bit; a test holds that. B samples, K
+outputs.
 """
 
 import numpy as np

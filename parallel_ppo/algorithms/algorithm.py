@@ -1,7 +1,8 @@
 """What an algorithm is made of, and how its loss is differentiated. B samples, K outputs.
 
-Plain functions; `ppo.py` is the one to read first. A loss without a written-out derivative is differentiated by autograd in
-the network's outputs only, so it runs on every network, our kernels included.
+Plain functions; `ppo.py` is the one to read first. A loss without a written-out derivative is
+differentiated by autograd in the network's outputs only, so it runs on every network, our kernels
+included.
 """
 
 from collections.abc import Callable, Mapping
@@ -28,7 +29,9 @@ class Schedules(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Sums over samples, so that lanes add up to a minibatch. `loss` carries the gradient and is divided by the batch already."""
+    """Sums over samples, so that lanes add up to a minibatch. `loss` carries the gradient and is divided
+    by the batch already.
+    """
 
     loss: Any  # a Tensor while it is differentiated, a number afterwards; so are all of them
     policy_loss: Any

@@ -18,7 +18,9 @@ def slab_rows(order: np.ndarray, *, slice_index: int, slice_envs: int, num_envs:
 
 
 def tree_sum(rows: list[Tensor]) -> Tensor:
-    """Adjacent pairs, level by level, an odd last one passes up. Element-wise, so it may be split by range without changing a bit."""
+    """Adjacent pairs, level by level, an odd last one passes up. Element-wise, so it may be split by
+    range without changing a bit.
+    """
     while len(rows) > 1:
         pairs = [rows[i] + rows[i + 1] for i in range(0, len(rows) - 1, 2)]
         rows = pairs + rows[len(rows) & ~1 :]

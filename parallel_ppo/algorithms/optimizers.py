@@ -1,4 +1,6 @@
-"""What is done to whole parameter vectors, by our kernels or by torch: the lanes' gradients are summed, a step is taken."""
+"""What is done to whole parameter vectors, by our kernels or by torch: the lanes' gradients are summed, a
+step is taken.
+"""
 
 import math
 
@@ -42,7 +44,9 @@ def step(
 
 
 def initial_second_moment(optimizer: str) -> float:
-    """TensorFlow's RMSprop starts its running mean of squares at 1, torch's at 0: the first steps differ by far."""
+    """TensorFlow's RMSprop starts its running mean of squares at 1, torch's at 0: the first steps differ
+    by far.
+    """
     return 1.0 if optimizer == "rmsprop_tf" else 0.0
 
 

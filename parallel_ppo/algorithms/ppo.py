@@ -1,10 +1,11 @@
 """Proximal policy optimization: all of it, top to bottom. T steps, E environments, B samples, K outputs.
 
-An iteration: workers collect T x E steps; `targets` turns their rewards into advantages and returns. Then for each epoch and
-minibatch: `scalars` is what the minibatch needs to know as a whole; workers run the network on lanes of it and ask for the
-derivative of `loss` in the outputs (by autograd, or by `loss_gradient`, which is faster and held to `loss` by a test);
-the network takes it from there to the parameters; the coordinator sums the lanes, clips the norm and steps
-(`training/update.py`). The dictionary of algorithms is in `algorithms/__init__.py`.
+An iteration: workers collect T x E steps; `targets` turns their rewards into advantages and returns. Then
+for each epoch and minibatch: `scalars` is what the minibatch needs to know as a whole; workers run the
+network on lanes of it and ask for the derivative of `loss` in the outputs (by autograd, or by
+`loss_gradient`, which is faster and held to `loss` by a test); the network takes it from there to the
+parameters; the coordinator sums the lanes, clips the norm and steps (`training/update.py`). The
+dictionary of algorithms is in `algorithms/__init__.py`.
 """
 
 from typing import NamedTuple
@@ -47,7 +48,9 @@ def generalized_advantages(
     gamma: float,
     gae_lambda: float,
 ) -> np.ndarray:
-    """[T, E]. `value` and `episode_start` have one row more than there are steps. A cut episode continues with `final_value`."""
+    """[T, E]. `value` and `episode_start` have one row more than there are steps. A cut episode continues
+    with `final_value`.
+    """
     num_steps, num_envs = reward.shape
     assert value.shape == episode_start.shape == (num_steps + 1, num_envs)
     assert truncated.shape == final_value.shape == reward.shape

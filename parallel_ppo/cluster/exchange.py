@@ -1,7 +1,7 @@
 """What the nodes say to each other: small words at every meeting, then bytes. Nothing is added up here.
 
-A meeting is a small message from everyone to everyone. A node that must stop says so instead of coming, and all stop together.
-The time until the last one arrives is the wait, the time after it the transfer.
+A meeting is a small message from everyone to everyone. A node that must stop says so instead of coming,
+and all stop together. The time until the last one arrives is the wait, the time after it the transfer.
 """
 
 import contextlib
@@ -36,7 +36,9 @@ PROBLEMS = {kind.code: kind for kind in (InputError, NumbersError, RestartsExhau
 
 class Exchange:
     def __init__(self, node: Node, meeting: Meeting, signals: Signals, payload_bytes: int) -> None:
-        """Every meeting has room for a payload, used or not: a node that must stop need not know where the others are."""
+        """Every meeting has room for a payload, used or not: a node that must stop need not know where
+        the others are.
+        """
         self.node, self.signals = node, signals
         self.message = np.zeros(WORD + payload_bytes, np.uint8)
         self.payloads = np.zeros((node.size, payload_bytes), np.uint8)
@@ -65,7 +67,9 @@ class Exchange:
         payload: np.ndarray | None = None,
         problem: RunError | Interrupted | None = None,
     ) -> list[Any]:
-        """Everyone's value. Raises on every node alike if any of them has a problem; the lowest rank's counts."""
+        """Everyone's value. Raises on every node alike if any of them has a problem; the lowest rank's
+        counts.
+        """
         self.meetings += 1
         reason = [int(problem.code), _shortened(problem)] if problem else None
         word = json.dumps([self.meetings, what, value, reason], ensure_ascii=False).encode()
@@ -85,7 +89,9 @@ class Exchange:
         for rank, (number, place, _, _) in enumerate(words):
             if (number, place) != (self.meetings, what):
                 raise ClusterError(
-                    f"node {self.names[rank]} is at {place!r} ({number}) while node {self.names[self.node.rank]} is at {what!r} ({self.meetings}); they do not run the same program"
+                    f"node {self.names[rank]} is at {place!r} ({number}) while node"
+                    f" {self.names[self.node.rank]} is at {what!r} ({self.meetings}); they do not run the"
+                    " same program"
                 )
         return [value for _, _, value, _ in words]
 

@@ -1,6 +1,7 @@
 """Many nodes as one: what has to be the same everywhere is exchanged here.
 
-Every node runs the same loop over its own slices and meets the others at the same places in the same order (`exchange.py`).
+Every node runs the same loop over its own slices and meets the others at the same places in the same
+order (`exchange.py`).
 T steps, E envs, L lanes, P parameters.
 """
 
@@ -29,7 +30,9 @@ from parallel_ppo.workers.memory import Memory
 
 
 def _in_step(method: Callable) -> Callable:
-    """A signal may not tear a node out between the messages of one meeting; it is raised after the last of them."""
+    """A signal may not tear a node out between the messages of one meeting; it is raised after the last
+    of them.
+    """
 
     def wrapped(self: "GlooCluster", *arguments: Any) -> Any:
         with self.signals.deferred():
@@ -52,7 +55,9 @@ class GlooCluster:
     def __init__(
         self, shape: Shape, node: Node, meeting: Meeting, signals: Signals, *, exact_order: bool = True
     ) -> None:
-        """Without `exact_order` gloo adds the gradients: faster, but the last bits then depend on the number of nodes."""
+        """Without `exact_order` gloo adds the gradients: faster, but the last bits then depend on the
+        number of nodes.
+        """
         self.exact_order = exact_order
         self.shape, self.node, self.meeting, self.signals = shape, node, meeting, signals
         self.names, self.rounds_alike = meeting.names, meeting.rounds_alike
@@ -75,7 +80,7 @@ class GlooCluster:
     def announcing(self) -> contextlib.AbstractContextManager[None]:
         return self.exchange.announcing()
 
-    # --- the loop's questions ---------------------------------------------------------------------------------------------
+    # --- the loop's questions -------------------------------------------------------------------------------
 
     @_in_step
     def decide(self, value: str | None) -> str | None:
@@ -94,7 +99,7 @@ class GlooCluster:
         exchange.bytes_sent = 0
         return [NodeReport(*values) for values in self.exchange.meet("close", own)]
 
-    # --- the iteration ----------------------------------------------------------------------------------------------------
+    # --- the iteration --------------------------------------------------------------------------------------
 
     @_in_step
     def gather_columns(self, memory: Memory, iteration: int) -> None:
@@ -124,7 +129,9 @@ class GlooCluster:
         """Completes arrays of which each node has its own part."""
         pieces = [[array[(slice(None),) * axis + (part,)] for array in arrays] for part in parts]
         sizes = [sum(piece.nbytes for piece in node) for node in pieces]
-        own = np.concatenate([np.ascontiguousarray(piece).reshape(-1).view(np.uint8) for piece in pieces[self.node.rank]])  # fmt: skip
+        own = np.concatenate(
+            [np.ascontiguousarray(piece).reshape(-1).view(np.uint8) for piece in pieces[self.node.rank]]
+        )
         received = np.empty(sum(sizes), np.uint8)
         self.exchange.move(received, np.tile(own, self.node.size), sizes, [own.nbytes] * self.node.size)
         position = 0
@@ -141,7 +148,7 @@ class GlooCluster:
                     f"{self.exchange.iteration}; nodes with different CPUs or libraries cannot train together"
                 )
 
-    # --- gradients --------------------------------------------------------------------------------------------------------
+    # --- gradients ------------------------------------------------------------------------------------------
 
     @_in_step
     def sum_gradients(self, memory: Memory) -> None:
@@ -198,7 +205,7 @@ class GlooCluster:
             )  # fmt: skip
         return self.buffers
 
-    # --- states -----------------------------------------------------------------------------------------------------------
+    # --- states ---------------------------------------------------------------------------------------------
 
     @_in_step
     def share_state(self, memory: Memory, snapshot: Snapshot) -> Snapshot:
@@ -269,11 +276,13 @@ def join(
     rendezvous.connect(meeting, node, settings.cluster)
     first = meeting.hellos[node.rank]
     say(
-        f"node {first.name} of {node.size}, over {meeting.interface} ({first.address}); nodes: {', '.join(meeting.names)}"
+        f"node {first.name} of {node.size}, over {meeting.interface} ({first.address}); nodes:"
+        f" {', '.join(meeting.names)}"
     )
     if not meeting.rounds_alike:
         say(
-            "the nodes round differently: what is learned depends on them, in the last bits (bit_exact: false)"
+            "the nodes round differently: what is learned depends on them, in the last bits (bit_exact:"
+            " false)"
         )
     elif len({hello.cpu_model for hello in meeting.hellos}) > 1:
         say("the nodes have different CPUs: the run may stop because their results differ in the last bits")

@@ -1,4 +1,6 @@
-"""Who is missing when a meeting fails: those who can still reach the first node's store say so, the others are named."""
+"""Who is missing when a meeting fails: those who can still reach the first node's store say so, the
+others are named.
+"""
 
 import contextlib
 import threading

@@ -49,15 +49,16 @@ def identify(settings: Settings, node_rank: int | None, environment: Mapping[str
     size, shape = settings.cluster.nnodes, settings.shape
     if size > shape.num_slices:
         raise InputError(
-            f"cluster.nnodes: {size} nodes for {shape.num_slices} slices of {shape.slice_envs} environments, and each node needs one; "
-            f"use at most {shape.num_slices} nodes, or more environments"
+            f"cluster.nnodes: {size} nodes for {shape.num_slices} slices of {shape.slice_envs} environments,"
+            f" and each node needs one; use at most {shape.num_slices} nodes, or more environments"
         )
     if node_rank is None and "RANK" in environment:
         node_rank = _number("RANK", environment["RANK"])
     if node_rank is None:
         if size > 1:
             raise InputError(
-                f"--node-rank: is missing; give each of the {size} nodes its own from 0 to {size - 1}, or start them with torchrun"
+                f"--node-rank: is missing; give each of the {size} nodes its own from 0 to {size - 1}, or"
+                " start them with torchrun"
             )
         node_rank = 0
     if not 0 <= node_rank < size:
@@ -87,7 +88,7 @@ def boot_id() -> str:
         return f"{socket.gethostname()}-{os.uname().version}"
 
 
-# --- who owns what --------------------------------------------------------------------------------------------------------
+# --- who owns what ------------------------------------------------------------------------------------------
 
 
 def own_slices(shape: Shape, node: Node) -> range:
@@ -103,7 +104,8 @@ def own_lanes(shape: Shape, node: Node) -> range:
 def group_size(shape: Shape, size: int) -> int:
     """The largest power of two at whose multiples all nodes' lanes begin.
 
-    The tree over lanes can be cut there: each node sums its lanes in groups of this size, and the tree goes on over the groups.
+    The tree over lanes can be cut there: each node sums its lanes in groups of this size, and the tree
+    goes on over the groups.
     """
     starts = [own_lanes(shape, Node(rank, size)).start for rank in range(1, size)]
     if not starts:

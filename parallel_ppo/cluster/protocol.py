@@ -1,4 +1,5 @@
-"""What the loop asks of the nodes of a run, and the null object for a run on one node. `gloo.py` is the real thing.
+"""What the loop asks of the nodes of a run, and the null object for a run on one node. `gloo.py` is the
+real thing.
 
 T steps, E envs, L lanes, P parameters.
 """

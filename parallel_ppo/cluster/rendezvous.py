@@ -1,7 +1,8 @@
 """How the nodes of a run find each other, and the check that they mean the same run.
 
-The first node listens at `cluster.master_addr`, on that address only. Every node takes a seat, says what it is (`Hello`) and
-waits for the others. All waiting happens in Python, so that a signal is heard at once and the missing nodes can be named.
+The first node listens at `cluster.master_addr`, on that address only. Every node takes a seat, says what
+it is (`Hello`) and waits for the others. All waiting happens in Python, so that a signal is heard at once
+and the missing nodes can be named.
 """
 
 import contextlib
@@ -104,7 +105,7 @@ def _plain(values: dict[str, Any]) -> dict[str, Any]:
     return json.loads(json.dumps(values))
 
 
-# --- addresses ------------------------------------------------------------------------------------------------------------
+# --- addresses ----------------------------------------------------------------------------------------------
 
 
 def resolve(cluster: ClusterSettings) -> str:
@@ -113,13 +114,16 @@ def resolve(cluster: ClusterSettings) -> str:
     except (OSError, UnicodeError) as error:
         detail = getattr(error, "strerror", None) or error
         raise InputError(
-            f"cluster.master_addr: {cluster.master_addr!r} cannot be resolved ({detail}); give the address of node 0"
+            f"cluster.master_addr: {cluster.master_addr!r} cannot be resolved ({detail}); give the address of"
+            " node 0"
         ) from None
     return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
 
 
 def choose_interface(cluster: ClusterSettings, master: str) -> tuple[str, str]:
-    """(interface, its address). Unless told otherwise: the one whose route leads to node 0, which is the default route's where no other fits."""
+    """(interface, its address). Unless told otherwise: the one whose route leads to node 0, which is the
+    default route's where no other fits.
+    """
     named = cluster.interface or os.environ.get("GLOO_SOCKET_IFNAME")
     family = socket.AF_INET6 if ":" in master else socket.AF_INET
     addresses = {
@@ -141,7 +145,8 @@ def choose_interface(cluster: ClusterSettings, master: str) -> tuple[str, str]:
             probe.connect((master, cluster.master_port))
         except OSError as error:
             raise ClusterError(
-                f"there is no route to node 0 at {master} ({error.strerror}); check cluster.master_addr and the network"
+                f"there is no route to node 0 at {master} ({error.strerror}); check cluster.master_addr and"
+                " the network"
             ) from None
         local = probe.getsockname()[0]
     name = next((name for name, address in addresses if address == local), None)
@@ -163,11 +168,13 @@ def _listen(cluster: ClusterSettings, master: str) -> int:
         listener.close()
         if error.errno == errno.EADDRINUSE:
             raise InputError(
-                f"cluster.master_port: {cluster.master_port} is in use at {master}; end what uses it or give all nodes another --master-port"
+                f"cluster.master_port: {cluster.master_port} is in use at {master}; end what uses it or give"
+                " all nodes another --master-port"
             ) from None
         if error.errno == errno.EADDRNOTAVAIL:
             raise InputError(
-                f"cluster.master_addr: {master} is not an address of this machine, but this is node 0; give the address of node 0"
+                f"cluster.master_addr: {master} is not an address of this machine, but this is node 0; give"
+                " the address of node 0"
             ) from None
         raise InputError(
             f"cluster.master_port: {cluster.master_port} cannot be opened at {master} ({error.strerror})"
@@ -176,7 +183,7 @@ def _listen(cluster: ClusterSettings, master: str) -> int:
     return listener.detach()
 
 
-# --- meeting --------------------------------------------------------------------------------------------------------------
+# --- meeting ------------------------------------------------------------------------------------------------
 
 
 def meet(settings: Settings, node: Node, machine: Machine) -> Meeting:
@@ -191,7 +198,8 @@ def meet(settings: Settings, node: Node, machine: Machine) -> Meeting:
         hellos = _await_all(store, node, cluster, master, deadline)
     except (RuntimeError, ValueError) as error:  # what torch raises for a store that went away
         raise ClusterError(
-            f"node 0 at {master}:{cluster.master_port} left before all nodes were there ({_first_line(error)})"
+            f"node 0 at {master}:{cluster.master_port} left before all nodes were there"
+            f" ({_first_line(error)})"
         ) from None
     finally:
         _linger(store, node)
@@ -222,7 +230,8 @@ def _open_store(cluster: ClusterSettings, node: Node, master: str, deadline: flo
     store = opened[0] if opened else TimeoutError("no answer")
     if isinstance(store, Exception):
         raise ClusterError(
-            f"what listens at {master}:{cluster.master_port} is not node 0 of this run ({_first_line(store)}); check --master-addr and --master-port"
+            f"what listens at {master}:{cluster.master_port} is not node 0 of this run"
+            f" ({_first_line(store)}); check --master-addr and --master-port"
         )
     attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0") if kept_by_agent else "0"
     return distributed.PrefixStore(f"parallel_ppo/{attempt}", store)
@@ -238,7 +247,8 @@ def _await_listener(master: str, port: int, deadline: float, timeout: float) -> 
             problem = error.strerror or "no answer"
             time.sleep(min(POLL, remaining))
     raise ClusterError(
-        f"node 0 cannot be reached at {master}:{port} within {timeout:g} s ({problem}); check --master-addr, --master-port and that node 0 was started"
+        f"node 0 cannot be reached at {master}:{port} within {timeout:g} s ({problem}); check --master-addr,"
+        " --master-port and that node 0 was started"
     )
 
 
@@ -247,7 +257,8 @@ def _take_seat(store: distributed.Store, node: Node, hello: Hello) -> None:
     holder = store.compare_set(f"seat/{node.rank}", "", ticket).decode()
     if holder != ticket:
         raise InputError(
-            f"--node-rank: {node.rank} is taken by {holder.split()[0]}; give each node its own rank, and each run its own --master-port"
+            f"--node-rank: {node.rank} is taken by {holder.split()[0]}; give each node its own rank, and each"
+            " run its own --master-port"
         )
     store.set(f"hello/{node.rank}", json.dumps(hello))
 
@@ -265,9 +276,14 @@ def _await_all(
         if len(hellos) < node.size:
             if time.monotonic() > deadline:
                 missing = ", ".join(str(rank) for rank in range(node.size) if rank not in hellos)
-                hint = "; cluster.master_addr is a loopback address here, which other machines cannot reach" if master.startswith("127.") else ""  # fmt: skip
+                hint = (
+                    "; cluster.master_addr is a loopback address here, which other machines cannot reach"
+                    if master.startswith("127.")
+                    else ""
+                )
                 raise ClusterError(
-                    f"{len(hellos)} of {node.size} nodes came within {cluster.join_timeout:g} s; missing: node {missing}{hint}"
+                    f"{len(hellos)} of {node.size} nodes came within {cluster.join_timeout:g} s; missing:"
+                    f" node {missing}{hint}"
                 )
             time.sleep(POLL)
     return [hellos[rank] for rank in range(node.size)]
@@ -279,7 +295,8 @@ def _read_hello(rank: int, data: bytes) -> Hello:
         return Hello(*json.loads(data))
     except (TypeError, ValueError):
         raise InputError(
-            f"node {rank} runs another version of parallel_ppo than this node ({VERSION}); start all nodes with the same code"
+            f"node {rank} runs another version of parallel_ppo than this node ({VERSION}); start all nodes"
+            " with the same code"
         ) from None
 
 
@@ -296,15 +313,18 @@ def check_same(hellos: dict[int, Hello]) -> None:
         problem = _difference(first, other, first.rounding, other.rounding)
         if problem is not None and not first.must_match.get("cluster.allow_different_nodes"):
             raise InputError(
-                f"{problem}, so they round differently; make them alike, or use --allow-different-nodes: what is learned "
-                "then depends on the nodes (bit_exact: false)"
+                f"{problem}, so they round differently; make them alike, or use --allow-different-nodes: what"
+                " is learned then depends on the nodes (bit_exact: false)"
             )
 
 
 def _difference(first: Hello, other: Hello, wanted: dict[str, Any], found: dict[str, Any]) -> str | None:
     for key in dict.fromkeys((*wanted, *found)):
         if wanted.get(key) != found.get(key):
-            return f"node {other.name} has {key} = {found.get(key)!r}, but node {first.name} has {wanted.get(key)!r}"
+            return (
+                f"node {other.name} has {key} = {found.get(key)!r}, but node {first.name} has"
+                f" {wanted.get(key)!r}"
+            )
     return None
 
 
@@ -331,7 +351,8 @@ def connect(meeting: Meeting, node: Node, cluster: ClusterSettings) -> None:
     except (RuntimeError, ValueError) as error:
         addresses = ", ".join(f"{hello.name} at {hello.address}" for hello in meeting.hellos)
         raise ClusterError(
-            f"the nodes ({addresses}) could not connect over {meeting.interface} ({_first_line(error)}); check cluster.interface and firewalls"
+            f"the nodes ({addresses}) could not connect over {meeting.interface} ({_first_line(error)});"
+            " check cluster.interface and firewalls"
         ) from None
 
 

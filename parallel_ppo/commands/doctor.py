@@ -163,7 +163,8 @@ def _main(argv: Sequence[str] | None) -> int:
             print(f"{mark} {name:<14} {found}  ({time.perf_counter() - began:.1f} s)", flush=True)
     if failures:
         print(
-            f"{failures} of {len(PARTS)} parts failed; install again (./setup.sh in a checkout) or see README.md"
+            f"{failures} of {len(PARTS)} parts failed; install again (./setup.sh in a checkout) or see"
+            " README.md"
         )
     elif not quiet:
         print("everything works")

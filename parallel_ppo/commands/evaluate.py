@@ -24,8 +24,10 @@ MAX_EPISODES = 10_000
 
 def build_parser() -> Parser:
     parser = Parser(
-        description="Play episodes with a trained policy and report returns, lengths and successes. The result depends on\n"
-        "the policy, the environment, --seed and --deterministic; not on --num-workers.",
+        description=(
+            "Play episodes with a trained policy and report returns, lengths and successes. The result"
+            " depends on\nthe policy, the environment, --seed and --deterministic; not on --num-workers."
+        ),
         examples=(
             "evaluate.py runs/parallel-1 --num-episodes 100",
             "evaluate.py runs/parallel-1/checkpoints/best --deterministic --render",
@@ -34,12 +36,47 @@ def build_parser() -> Parser:
     )
     add_policy_flags(parser)
     add = parser.add_argument
-    add("--num-episodes", type=number_from(1, MAX_EPISODES), default=100, metavar="N", help="for each of --levels (default: %(default)s)")  # fmt: skip
-    add("--levels", default="train", metavar="PARTS", help="train: the levels of training; test: all others; train,test: both, and the gap (default: %(default)s)")  # fmt: skip
-    add("--max-steps", type=positive, default=100_000, metavar="N", help="cut longer episodes and count them as unfinished (default: %(default)s)")  # fmt: skip
-    add("--num-workers", type=number_or_auto, default="auto", metavar="N", help="processes, or auto (default: %(default)s)")  # fmt: skip
-    add("--render", action="store_true", help="also film the first four episodes, as MP4 and GIF beside the JSON")  # fmt: skip
-    add("--output", type=Path, metavar="FILE", help="where to write the JSON (default: evaluation.json in the run directory, or beside the weights)")  # fmt: skip
+    add(
+        "--num-episodes",
+        type=number_from(1, MAX_EPISODES),
+        default=100,
+        metavar="N",
+        help="for each of --levels (default: %(default)s)",
+    )
+    add(
+        "--levels",
+        default="train",
+        metavar="PARTS",
+        help=(
+            "train: the levels of training; test: all others; train,test: both, and the gap (default:"
+            " %(default)s)"
+        ),
+    )
+    add(
+        "--max-steps",
+        type=positive,
+        default=100_000,
+        metavar="N",
+        help="cut longer episodes and count them as unfinished (default: %(default)s)",
+    )
+    add(
+        "--num-workers",
+        type=number_or_auto,
+        default="auto",
+        metavar="N",
+        help="processes, or auto (default: %(default)s)",
+    )
+    add(
+        "--render",
+        action="store_true",
+        help="also film the first four episodes, as MP4 and GIF beside the JSON",
+    )
+    add(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where to write the JSON (default: evaluation.json in the run directory, or beside the weights)",
+    )
     return parser
 
 

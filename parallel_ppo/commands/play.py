@@ -26,7 +26,9 @@ def grid_size(text: str) -> tuple[int, int]:
 
 def build_parser() -> Parser:
     parser = Parser(
-        description="Film episodes of a trained policy: Procgen at 512 x 512 a tile, Gymnasium as it renders.",
+        description=(
+            "Film episodes of a trained policy: Procgen at 512 x 512 a tile, Gymnasium as it renders."
+        ),
         examples=(
             "play.py runs/parallel-1 --grid 2x2",
             "play.py runs/few-levels --levels test --output unseen.mp4      # a run with --num-levels",
@@ -35,12 +37,49 @@ def build_parser() -> Parser:
     )
     add_policy_flags(parser)
     add = parser.add_argument
-    add("--grid", type=grid_size, default=(1, 1), metavar="CxR", help="tiles side by side, each its own level (default: 1x1)")  # fmt: skip
-    add("--num-episodes", type=positive, metavar="N", help="in total, shared evenly by the tiles (default: one each)")  # fmt: skip
-    add("--levels", default="train", metavar="PART", help="train, test (all others) or failed: those of training that are not solved, the hardest first (default: %(default)s)")  # fmt: skip
-    add("--max-steps", type=positive, default=2000, metavar="N", help="cut longer episodes (default: %(default)s)")  # fmt: skip
-    add("--fps", type=positive, metavar="N", help="pictures a second (default: the environment's own, 15 for Procgen)")  # fmt: skip
-    add("--output", type=Path, metavar="NAME", help="NAME.mp4 or NAME.gif, or a name without an ending for both (default: play in the run directory)")  # fmt: skip
+    add(
+        "--grid",
+        type=grid_size,
+        default=(1, 1),
+        metavar="CxR",
+        help="tiles side by side, each its own level (default: 1x1)",
+    )
+    add(
+        "--num-episodes",
+        type=positive,
+        metavar="N",
+        help="in total, shared evenly by the tiles (default: one each)",
+    )
+    add(
+        "--levels",
+        default="train",
+        metavar="PART",
+        help=(
+            "train, test (all others) or failed: those of training that are not solved, the hardest first"
+            " (default: %(default)s)"
+        ),
+    )
+    add(
+        "--max-steps",
+        type=positive,
+        default=2000,
+        metavar="N",
+        help="cut longer episodes (default: %(default)s)",
+    )
+    add(
+        "--fps",
+        type=positive,
+        metavar="N",
+        help="pictures a second (default: the environment's own, 15 for Procgen)",
+    )
+    add(
+        "--output",
+        type=Path,
+        metavar="NAME",
+        help=(
+            "NAME.mp4 or NAME.gif, or a name without an ending for both (default: play in the run directory)"
+        ),
+    )
     return parser
 
 
@@ -56,7 +95,8 @@ def _play(argv: Sequence[str] | None) -> int:
     if episodes % tiles:
         nearest = max(1, round(episodes / tiles)) * tiles
         raise InputError(
-            f"--num-episodes {episodes}: cannot be shared evenly by {tiles} tiles; nearest that can: {nearest}"
+            f"--num-episodes {episodes}: cannot be shared evenly by {tiles} tiles; nearest that can:"
+            f" {nearest}"
         )
     policy = policy_from(arguments, num_episodes=episodes, max_steps=arguments.max_steps)
     level_set, levels = _levels(arguments.levels, policy)

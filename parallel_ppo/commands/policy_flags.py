@@ -12,14 +12,27 @@ from parallel_ppo.exits import InputError
 
 
 def add_policy_flags(parser: Parser) -> None:
-    where = "a run directory (its latest checkpoint), its name in runs/, one checkpoint of it, or weights (.safetensors)"
+    where = (
+        "a run directory (its latest checkpoint), its name in runs/, one checkpoint of it, or weights"
+        " (.safetensors)"
+    )
     add = parser.add_argument
     add("policy", nargs="?", type=named_run, metavar="RUN_OR_FILE", help=where)
     add("--checkpoint", type=named_run, metavar="RUN_OR_FILE", help="the same as a flag")
     add("--env", metavar="ID", help="another environment than the one it was trained in")
-    add("--seed", type=number_from(0, 2**63 - 1), default=0, metavar="N", help="which episodes are played (default: %(default)s)")  # fmt: skip
+    add(
+        "--seed",
+        type=number_from(0, 2**63 - 1),
+        default=0,
+        metavar="N",
+        help="which episodes are played (default: %(default)s)",
+    )
     add("--deterministic", action="store_true", help="take the most likely action instead of drawing one")
-    add("--trust-checkpoint", action="store_true", help="let weights that another user wrote import their environment's modules and wrappers")  # fmt: skip
+    add(
+        "--trust-checkpoint",
+        action="store_true",
+        help="let weights that another user wrote import their environment's modules and wrappers",
+    )
 
 
 def policy_from(arguments: argparse.Namespace, **evaluation: Any) -> LoadedPolicy:

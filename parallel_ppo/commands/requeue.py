@@ -20,7 +20,8 @@ class Requeue:
             return
         if not self.job:
             raise InputError(
-                "--requeue: SLURM_JOB_ID is not set, so this is not a SLURM job; leave --requeue out, and restart on exit code 75"
+                "--requeue: SLURM_JOB_ID is not set, so this is not a SLURM job; leave --requeue out, and"
+                " restart on exit code 75"
             )
         if shutil.which("scontrol") is None:
             raise InputError("--requeue: there is no `scontrol` on PATH to ask; leave --requeue out")

@@ -30,7 +30,10 @@ from parallel_ppo.reports.suite import Plan, load_plan, save_plan
 EXAMPLES = (
     "tools/suite.py --games coinrun,starpilot,fruitbot --seeds 1,2,3 --total-timesteps 1e6",
     "tools/suite.py --games all --seeds 1 --duration 30m --output-dir runs/all-games -- --policy nature",
-    "tools/suite.py --games all --setting plain= --setting 'anneal=--set training.learning_rate_schedule=linear' -- --num-levels 200",
+    (
+        "tools/suite.py --games all --setting plain= --setting 'anneal=--set"
+        " training.learning_rate_schedule=linear' -- --num-levels 200"
+    ),
     "tools/suite.py --resume runs/all-games",
 )
 DEFAULT_HOURS = 1.0  # of each run
@@ -62,7 +65,10 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def _parser() -> Parser:
     parser = Parser(
-        description="Train several games, settings and seeds, evaluate each run on its levels and on unseen ones, and write one page\nof results. Flags after `--` go to train_parallel_timed.py.",
+        description=(
+            "Train several games, settings and seeds, evaluate each run on its levels and on unseen ones, and"
+            " write one page\nof results. Flags after `--` go to train_parallel_timed.py."
+        ),
         examples=EXAMPLES,
     )
     add = parser.add_argument
@@ -70,9 +76,25 @@ def _parser() -> Parser:
     add("--seeds", help="seeds, by commas (default: 1)")
     add("--total-timesteps", type=whole_number, metavar="STEPS", help="of each run")
     add("--duration", type=hours, metavar="TIME", help="of each run: hours, or 90s, 5m (default: 1 hour)")
-    add("--setting", action="append", default=[], metavar="NAME=FLAGS", help="compare settings: a name and the trainer's flags for it (repeatable)")  # fmt: skip
-    add("--eval-episodes", type=number_from(0), metavar="N", help="to evaluate each run with, on training and as many on unseen levels; 0 for none (default: 100)")  # fmt: skip
-    add("--at-once", type=positive, metavar="N", help="runs at the same time, each on its share of the cores (default: as many as leave no core idle)")  # fmt: skip
+    add(
+        "--setting",
+        action="append",
+        default=[],
+        metavar="NAME=FLAGS",
+        help="compare settings: a name and the trainer's flags for it (repeatable)",
+    )
+    add(
+        "--eval-episodes",
+        type=number_from(0),
+        metavar="N",
+        help="to evaluate each run with, on training and as many on unseen levels; 0 for none (default: 100)",
+    )
+    add(
+        "--at-once",
+        type=positive,
+        metavar="N",
+        help="runs at the same time, each on its share of the cores (default: as many as leave no core idle)",
+    )
     add("--output-dir", metavar="DIR", help="where to write (default: the next free runs/suite-N)")
     add("--resume", metavar="DIR", help="go on with a suite that was stopped")
     return parser

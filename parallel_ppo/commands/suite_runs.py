@@ -1,4 +1,6 @@
-"""The runs of a suite: trained and evaluated as processes of their own, several at once where one cannot use all cores."""
+"""The runs of a suite: trained and evaluated as processes of their own, several at once where one cannot
+use all cores.
+"""
 
 from __future__ import annotations
 
@@ -121,11 +123,13 @@ def write_results(plan: Plan, directory: Path) -> list[Path]:
     return write_suite(summarise(plan, runs), runs, directory)
 
 
-# --- cores ----------------------------------------------------------------------------------------------------------------
+# --- cores --------------------------------------------------------------------------------------------------
 
 
 def runs_at_once(plan: Plan, directory: Path) -> int:
-    """As many as leave no core idle, by the workers that finished runs had; one before the first is finished."""
+    """As many as leave no core idle, by the workers that finished runs had; one before the first is
+    finished.
+    """
     used = [
         workers
         for name in plan.finished
@@ -142,7 +146,7 @@ def cpu_shares(machine: Machine, number: int) -> list[list[int]]:
     return [[core.cpu for core in cores[low:high]] for low, high in itertools.pairwise(bounds)]
 
 
-# --- command lines --------------------------------------------------------------------------------------------------------
+# --- command lines ------------------------------------------------------------------------------------------
 
 
 def training_arguments(plan: Plan, job: Job, target: Path) -> list[str]:
@@ -162,4 +166,13 @@ def evaluation_arguments(plan: Plan, target: Path) -> list[str]:
     unseen = game_name(run.env_id) is not None and run.setting("env.num_levels", 0)
     levels = "train,test" if unseen else "train"
     episodes = str(plan.evaluation_episodes)
-    return [str(target), "--levels", levels, "--num-episodes", episodes, "--output", str(target / EVALUATION), "--quiet"]  # fmt: skip
+    return [
+        str(target),
+        "--levels",
+        levels,
+        "--num-episodes",
+        episodes,
+        "--output",
+        str(target / EVALUATION),
+        "--quiet",
+    ]

@@ -1,4 +1,6 @@
-"""The training commands: flags -> plan -> run. Nothing here imports torch before the input is known to be good."""
+"""The training commands: flags -> plan -> run. Nothing here imports torch before the input is known to be
+good.
+"""
 
 import argparse
 import contextlib
@@ -31,15 +33,18 @@ if TYPE_CHECKING:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process without taking down the interpreter and its libraries, which costs half a second of CPU time: a
-    preempted job may not have it, and everything is closed by now."""
+    """Ends the process without taking down the interpreter and its libraries, which costs half a second
+    of CPU time: a preempted job may not have it, and everything is closed by now.
+    """
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 class Audience(Protocol):
-    """Whoever started a run from Python instead of the shell: sees what a terminal would show, and is told of errors as such."""
+    """Whoever started a run from Python instead of the shell: sees what a terminal would show, and is
+    told of errors as such.
+    """
 
     display: "Display"
     callbacks: Sequence[Any]  # of training.callbacks
@@ -146,7 +151,7 @@ def _carry_on(arguments: argparse.Namespace) -> None:
         arguments.resume = root
 
 
-# --- the commands ---------------------------------------------------------------------------------------------------------
+# --- the commands -------------------------------------------------------------------------------------------
 
 
 def train_parallel(argv: Sequence[str] | None = None, audience: Audience | None = None) -> int:
@@ -165,19 +170,30 @@ def train_parallel(argv: Sequence[str] | None = None, audience: Audience | None 
 def train_cluster(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings repeat what our one line says
     parser = build_parser(
-        "Train PPO on many CPU nodes: start this on every node with its own --node-rank, or with torchrun, SLURM or PBS.",
+        "Train PPO on many CPU nodes: start this on every node with its own --node-rank, or with torchrun,"
+        " SLURM or PBS.",
         COMMON_FLAGS | CLUSTER_FLAGS,
         (
-            "train_ppo_distributed.py --config config/ppo_cpu_cluster.yaml --num-workers 4 \\\n"
-            "      --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500",
+            (
+                "train_ppo_distributed.py --config config/ppo_cpu_cluster.yaml --num-workers 4 \\\n"
+                "      --nnodes 2 --node-rank 0 --master-addr 10.0.0.1 --master-port 29500"
+            ),
         ),
     )
-    parser.add_argument("--node-rank", type=whole_number, metavar="RANK", help="this node's number, from 0 (default: torchrun's RANK)")  # fmt: skip
+    parser.add_argument(
+        "--node-rank",
+        type=whole_number,
+        metavar="RANK",
+        help="this node's number, from 0 (default: torchrun's RANK)",
+    )
     parser.add_argument(
         "--continue",
         dest="carry_on",
         action="store_true",
-        help="resume the run in --output-dir if there is one, else start it: one command for first starts and restarts",
+        help=(
+            "resume the run in --output-dir if there is one, else start it: one command for first starts and"
+            " restarts"
+        ),
     )
     parser.add_argument(
         "--allow-different-nodes",
@@ -207,10 +223,19 @@ def train_ppo_sequential(argv: Sequence[str] | None = None) -> int:
         "Train PPO in one process, with logs and checkpoints in places of their own.",
         COMMON_FLAGS | SEQUENTIAL_FLAGS,
         (
-            "train_ppo_sequential.py --config config/ppo_sequential.yaml --env procgen:procgen-starpilot-v0 \\\n"
-            "      --num-envs 64 --total-timesteps 50000000",
+            (
+                "train_ppo_sequential.py --config config/ppo_sequential.yaml --env"
+                " procgen:procgen-starpilot-v0 \\\n      --num-envs 64 --total-timesteps 50000000"
+            ),
         ),
     )
-    parser.add_argument("--log-dir", type=Path, metavar="DIR", help="metrics, summary and TensorBoard (default: the next free runs/sequential-N)")  # fmt: skip
-    parser.add_argument("--checkpoint-dir", type=Path, metavar="DIR", help="default: checkpoints in the run directory")  # fmt: skip
+    parser.add_argument(
+        "--log-dir",
+        type=Path,
+        metavar="DIR",
+        help="metrics, summary and TensorBoard (default: the next free runs/sequential-N)",
+    )
+    parser.add_argument(
+        "--checkpoint-dir", type=Path, metavar="DIR", help="default: checkpoints in the run directory"
+    )
     return execute(parser, "sequential", argv)

@@ -1,4 +1,6 @@
-"""The flags of the training commands, and the settings that follow from them, a file and a run that is resumed."""
+"""The flags of the training commands, and the settings that follow from them, a file and a run that is
+resumed.
+"""
 
 import argparse
 import os
@@ -59,20 +61,56 @@ SEQUENTIAL_FLAGS: Flags = {
 def build_parser(description: str, flags: Flags, examples: Sequence[str]) -> Parser:
     parser = Parser(description=description, examples=examples)
     add = parser.add_argument
-    add("--config", type=Path, metavar="FILE", help="YAML settings (default: the shipped ones for the environment)")  # fmt: skip
-    add("--output-dir", type=Path, metavar="DIR", help="where to write the run (default: the next free runs/<kind>-N)")  # fmt: skip
-    add("--resume", type=named_run, metavar="RUN", help="continue a run, bit for bit: its directory, or its name in runs/")  # fmt: skip
+    add(
+        "--config",
+        type=Path,
+        metavar="FILE",
+        help="YAML settings (default: the shipped ones for the environment)",
+    )
+    add(
+        "--output-dir",
+        type=Path,
+        metavar="DIR",
+        help="where to write the run (default: the next free runs/<kind>-N)",
+    )
+    add(
+        "--resume",
+        type=named_run,
+        metavar="RUN",
+        help="continue a run, bit for bit: its directory, or its name in runs/",
+    )
     for flag, (key, converter, text) in flags.items():
         metavar = flag[2:].split("-")[-1].upper()
         add(
             flag, dest=key, type=converter, default=argparse.SUPPRESS, metavar=metavar, help=f"{text} [{key}]"
         )
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting, such as training.gamma=0.99 or env.kwargs.x=1")  # fmt: skip
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="any other setting, such as training.gamma=0.99 or env.kwargs.x=1",
+    )
     add("--print-config", action="store_true", help="print the resolved settings as YAML and stop")
-    add("--trace", type=Path, nargs="?", const=Path(), metavar="FILE", help="write every phase and wait for ui.perfetto.dev (default: trace-N.json in the run directory)")  # fmt: skip
-    add("--verbose", action="store_true", help="also say how the work is divided and why there are so many workers")  # fmt: skip
+    add(
+        "--trace",
+        type=Path,
+        nargs="?",
+        const=Path(),
+        metavar="FILE",
+        help="write every phase and wait for ui.perfetto.dev (default: trace-N.json in the run directory)",
+    )
+    add(
+        "--verbose",
+        action="store_true",
+        help="also say how the work is divided and why there are so many workers",
+    )
     add("--trust-checkpoint", action="store_true", help="resume environment states that another user wrote")
-    add("--requeue", action="store_true", help="when preempted, ask SLURM to start this job again; then continue what --output-dir holds")  # fmt: skip
+    add(
+        "--requeue",
+        action="store_true",
+        help="when preempted, ask SLURM to start this job again; then continue what --output-dir holds",
+    )
     return parser
 
 
@@ -140,6 +178,8 @@ def _saved_settings(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _follows(arguments: argparse.Namespace) -> bool:
-    """A node that does not lead needs no run directory: it is told the state, and its settings are compared."""
+    """A node that does not lead needs no run directory: it is told the state, and its settings are
+    compared.
+    """
     rank = getattr(arguments, "node_rank", None)
     return str(os.environ.get("RANK", "0") if rank is None else rank) != "0"

@@ -1,8 +1,8 @@
 """The slice contract: what a worker knows of an environment.
 
-A slice is a fixed group of environments that is always stepped as one batch. The contract hides how an environment resets:
-`episode_start[t]` is true when observation `t` opens an episode, and an episode that was cut by a limit hands over the
-observation it would have continued from.
+A slice is a fixed group of environments that is always stepped as one batch. The contract hides how an
+environment resets: `episode_start[t]` is true when observation `t` opens an episode, and an episode that
+was cut by a limit hands over the observation it would have continued from.
 """
 
 import math
@@ -12,7 +12,9 @@ import numpy as np
 
 
 class ActionSpec(NamedTuple):
-    """`kind` picks the action head; `sizes` are the choices per component (categorical) or the number of dimensions."""
+    """`kind` picks the action head; `sizes` are the choices per component (categorical) or the number of
+    dimensions.
+    """
 
     kind: Literal["categorical", "gaussian", "bernoulli"]
     sizes: tuple[int, ...]
@@ -35,7 +37,8 @@ class Part(NamedTuple):
 class EnvSpec(NamedTuple):
     """Shapes and types that decide the network and the slab; plain data, the same in every process.
 
-    An observation is one image, one vector, or (with `parts`) a row of bytes that holds at most one vector, first, and images.
+    An observation is one image, one vector, or (with `parts`) a row of bytes that holds at most one
+    vector, first, and images.
     """
 
     observation_shape: tuple[int, ...]
@@ -100,12 +103,21 @@ class Trial(NamedTuple):
     def why_inexact(self, name: str, fresh_objects: bool) -> str:
         """One line for the user, empty when all is well."""
         if self.differs:
-            why = f"{self.differs} when an episode is played again (it draws from something other than self.np_random)"
+            why = (
+                f"{self.differs} when an episode is played again (it draws from something other than"
+                " self.np_random)"
+            )
         elif self.differs_when_reused and not fresh_objects:
-            why = f"{self.differs_when_reused} when its object has played before (it or a wrapper remembers earlier episodes)"
+            why = (
+                f"{self.differs_when_reused} when its object has played before (it or a wrapper remembers"
+                " earlier episodes)"
+            )
         else:
             return ""
-        return f"{name} has {why}: a resume or another number of workers learns something else (bit_exact: false)"
+        return (
+            f"{name} has {why}: a resume or another number of workers learns something else (bit_exact:"
+            " false)"
+        )
 
 
 class Step(NamedTuple):
@@ -142,7 +154,9 @@ class SliceEnv(Protocol):
     def get_state(self) -> list[bytes]: ...
 
     def set_state(self, states: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-        """The observations after restoring, and [n] bool: is exact; where it is not, a new episode was opened."""
+        """The observations after restoring, and [n] bool: is exact; where it is not, a new episode was
+        opened.
+        """
         ...
 
     def views(self) -> list[View]:

@@ -1,4 +1,6 @@
-"""Gymnasium behind the slice contract: environments stepped singly, reset in the same step with keyed seeds."""
+"""Gymnasium behind the slice contract: environments stepped singly, reset in the same step with keyed
+seeds.
+"""
 
 import functools
 from typing import Any

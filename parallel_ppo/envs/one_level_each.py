@@ -1,4 +1,6 @@
-"""Procgen environments that each play one level, again and again, as one slice: for looking at chosen levels."""
+"""Procgen environments that each play one level, again and again, as one slice: for looking at chosen
+levels.
+"""
 
 from collections.abc import Callable, Sequence
 

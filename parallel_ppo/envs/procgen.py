@@ -30,7 +30,9 @@ def _quiet() -> Iterator[None]:
 
 
 def warm_up() -> None:
-    """Load the library and its pictures (about 2 s) once, so that processes forked from this one make environments in milliseconds."""
+    """Load the library and its pictures (about 2 s) once, so that processes forked from this one make
+    environments in milliseconds.
+    """
     _make("coinrun", 1, {"rand_seed": 0}).close()
 
 
@@ -54,7 +56,8 @@ class ProcgenSlice:
         options = {option: getattr(settings, option) for option in PROCGEN_OPTIONS}
         options["rand_seed"] = integer_seed(seed, "procgen", first_env)
         self.native = _make(game, num_envs, options)
-        # Rendering for people costs milliseconds per environment and step, so it is done in copies of those that are looked at.
+        # Rendering for people costs milliseconds per environment and step, so it is done in copies
+        # of those that are looked at.
         self.copies = _make(game, num_views, options | {"render_mode": "rgb_array"}) if num_views else None
 
     def reset(self) -> np.ndarray:

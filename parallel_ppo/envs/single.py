@@ -1,7 +1,9 @@
-"""One Gymnasium environment inside a slice: keyed resets, checked observations, a state that can be saved and restored.
+"""One Gymnasium environment inside a slice: keyed resets, checked observations, a state that can be saved
+and restored.
 
-The state is the keyed reset plus the actions since; restoring replays them and compares the observation and the rewards. An
-environment that offers `get_state()`/`set_state(arrays)` in plain arrays is asked instead.
+The state is the keyed reset plus the actions since; restoring replays them and compares the observation
+and the rewards. An environment that offers `get_state()`/`set_state(arrays)` in plain arrays is asked
+instead.
 """
 
 import contextlib
@@ -27,7 +29,9 @@ TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, TimeLimit)  # their only state
 
 
 class Single:
-    """`index` counts over all environments of the run. What the environment does wrong ends in one line that names it."""
+    """`index` counts over all environments of the run. What the environment does wrong ends in one line
+    that names it.
+    """
 
     def __init__(
         self,
@@ -40,7 +44,9 @@ class Single:
         use_own_state: bool = True,
         action_masks: bool | str = "auto",
     ) -> None:
-        """`fresh_objects`: every episode is played in an environment made for it. `action_masks` are in its `info`, or need not be."""
+        """`fresh_objects`: every episode is played in an environment made for it. `action_masks` are in
+        its `info`, or need not be.
+        """
         self.make_env, self.name, self.seed, self.index = make_env, name, seed, index
         self.fresh_objects, self.use_own_state = fresh_objects, use_own_state
         self._make()
@@ -125,10 +131,11 @@ class Single:
         index = int(np.argmin(np.isfinite(numbers)))
         value = next(beyond_float32(self.observation), float(numbers[index]))
         raise NumbersError(
-            f"{self.where} returned an observation with {value} at index {index}{_too_large(value)}; fix the environment"
+            f"{self.where} returned an observation with {value} at index {index}{_too_large(value)}; fix the"
+            " environment"
         )
 
-    # --- saving and restoring ---------------------------------------------------------------------------------------------
+    # --- saving and restoring -------------------------------------------------------------------------------
 
     def get_state(self, last: np.ndarray) -> bytes:
         """`last` is the observation that the policy sees next."""
@@ -151,7 +158,9 @@ class Single:
         return np.array(zlib.crc32(self.rewards[: self.num_actions].data))
 
     def set_state(self, state: bytes, row: np.ndarray) -> bool:
-        """Writes the observation into `row`; False if the state could not be reached again and the episode starts anew."""
+        """Writes the observation into `row`; False if the state could not be reached again and the
+        episode starts anew.
+        """
         arrays = unpack_arrays(state)
         self.episode = int(arrays["episode"]) - 1
         self.reset(row)
@@ -218,7 +227,9 @@ def one_line(error: BaseException) -> str:
 
 
 def own_state(env: gymnasium.Env) -> Any:
-    """What offers `get_state` and `set_state`; None if a wrapper outside of it may remember something they do not know."""
+    """What offers `get_state` and `set_state`; None if a wrapper outside of it may remember something
+    they do not know.
+    """
     while not (hasattr(env, "get_state") and hasattr(env, "set_state")):
         if not isinstance(env, TRANSPARENT):
             return None

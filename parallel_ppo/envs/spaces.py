@@ -1,7 +1,7 @@
 """Gymnasium spaces -> what the network and the slab understand.
 
-An observation becomes a row of the slab: one image, one vector, or, for a Dict or Tuple with images in it, a row of bytes with
-one vector (everything that is not an image) and the images behind it.
+An observation becomes a row of the slab: one image, one vector, or, for a Dict or Tuple with images in
+it, a row of bytes with one vector (everything that is not an image) and the images behind it.
 """
 
 import re
@@ -25,7 +25,9 @@ warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning
 
 
 class Misfit(Exception):
-    """An observation is not what its space says; the text is the end of a sentence that begins with who returned it."""
+    """An observation is not what its space says; the text is the end of a sentence that begins with who
+    returned it.
+    """
 
 
 class Leaf(NamedTuple):
@@ -48,7 +50,9 @@ class Leaf(NamedTuple):
         return observation
 
     def checked(self, observation: Any) -> np.ndarray:
-        """The leaf's value as an array of the space's shape; a type that would lose what it holds is refused."""
+        """The leaf's value as an array of the space's shape; a type that would lose what it holds is
+        refused.
+        """
         array = np.asarray(self.find(observation))
         if array.shape != self.space.shape:
             raise Misfit(
@@ -93,8 +97,8 @@ def observation_reader(space: spaces.Space, env_id: str) -> Reader:
     if unknown or not leaves:
         what = f"{unknown[0].name} in " if unknown and unknown[0].path else "the observation space "
         raise InputError(
-            f"env.id: {env_id} has {what}{_short(unknown[0].space if unknown else space)}; "
-            f"expected a Box, Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them{_remedy(space)}"
+            f"env.id: {env_id} has {what}{_short(unknown[0].space if unknown else space)}; expected a Box,"
+            f" Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them{_remedy(space)}"
         )
     images = [leaf for leaf in leaves if is_image(leaf.space)]
     vectors = [leaf for leaf in leaves if not is_image(leaf.space)]
@@ -116,7 +120,11 @@ def _remedy(space: spaces.Space) -> str:
         return ""
     if any(type(part).__module__.startswith("minigrid.") for part in space.values()):
         return "; --set env.wrappers=[minigrid.wrappers:ImgObsWrapper] keeps the image alone"
-    keys = [key for key, part in space.items() if all(isinstance(leaf.space, VECTOR_SPACES) for leaf in _leaves(part, ()))]  # fmt: skip
+    keys = [
+        key
+        for key, part in space.items()
+        if all(isinstance(leaf.space, VECTOR_SPACES) for leaf in _leaves(part, ()))
+    ]
     wrapper = f"{{gymnasium.wrappers:FilterObservation: {{filter_keys: [{', '.join(keys)}]}}}}"
     return f"; --set 'env.wrappers=[{wrapper}]' keeps the others" if keys else ""
 
@@ -182,7 +190,8 @@ def _image_reader(leaf: Leaf, env_id: str) -> Reader:
         arranged, arrange = (shape[1], shape[2], shape[0]), lambda image: np.moveaxis(image, 0, 2)
     else:
         raise InputError(
-            f"env.id: {env_id} has images of shape {shape} ({leaf.name}); expected height x width x channels with at most {MAX_CHANNELS} channels"
+            f"env.id: {env_id} has images of shape {shape} ({leaf.name}); expected height x width x channels"
+            f" with at most {MAX_CHANNELS} channels"
         )
 
     def write(observation: Any, row: np.ndarray) -> None:
@@ -219,15 +228,25 @@ class ActionWriter(NamedTuple):
         return len(self.spec.sizes) if self.spec.kind == "categorical" else self.spec.sizes[0]
 
     def read_mask(self, info: dict[str, Any]) -> np.ndarray:
-        """[K] uint8: `info["action_mask"]`, which is one array over all choices, or one for each component."""
+        """[K] uint8: `info["action_mask"]`, which is one array over all choices, or one for each
+        component.
+        """
         if "action_mask" not in info:
             raise Misfit(
                 "no info['action_mask']; with env.action_masks there is one beside every observation"
             )
         given = info["action_mask"]
-        mask = np.concatenate([np.ravel(part) for part in (given if isinstance(given, (tuple, list)) else [given])]) != 0  # fmt: skip
+        mask = (
+            np.concatenate(
+                [np.ravel(part) for part in (given if isinstance(given, (tuple, list)) else [given])]
+            )
+            != 0
+        )
         if len(mask) != sum(self.spec.sizes):
-            raise Misfit(f"an info['action_mask'] of {len(mask)} numbers; expected {sum(self.spec.sizes)}, one for each choice")  # fmt: skip
+            raise Misfit(
+                f"an info['action_mask'] of {len(mask)} numbers; expected {sum(self.spec.sizes)}, one for"
+                " each choice"
+            )
         if not all(part.any() for part in self._components(mask)):
             raise Misfit("an info['action_mask'] that allows nothing; expected at least one choice")
         return mask.astype(np.uint8)
@@ -264,12 +283,15 @@ def action_writer(space: spaces.Space, env_id: str) -> ActionWriter:
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         return _box_writer(space)
     raise InputError(
-        f"env.id: {env_id} has the action space {space}; expected Discrete, MultiDiscrete, MultiBinary or a Box of floats"
+        f"env.id: {env_id} has the action space {space}; expected Discrete, MultiDiscrete, MultiBinary or a"
+        " Box of floats"
     )
 
 
 def box_scale(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Half the range of each dimension, and its middle: the environment's action is the network's times the one plus the other."""
+    """Half the range of each dimension, and its middle: the environment's action is the network's times
+    the one plus the other.
+    """
     lower, upper = (
         np.where(abs(bound) < NO_BOUND, bound.astype(np.float64), np.nan) for bound in (low, high)
     )
@@ -279,7 +301,9 @@ def box_scale(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _box_writer(space: spaces.Box) -> ActionWriter:
-    """-1 to 1 covers the bounds, or the 2 units beside the only one; the environment sees the clipped action, the loss the one drawn."""
+    """-1 to 1 covers the bounds, or the 2 units beside the only one; the environment sees the clipped
+    action, the loss the one drawn.
+    """
     low, high, shape, dtype = space.low.reshape(-1), space.high.reshape(-1), space.shape, space.dtype
     half, middle = box_scale(low, high)
     spec = ActionSpec("gaussian", (low.size,), tuple(map(float, low)), tuple(map(float, high)))

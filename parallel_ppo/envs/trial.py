@@ -1,7 +1,9 @@
-"""Before the start: does an episode that is played again come out the same? Only then can a run keep its promise of one result.
+"""Before the start: does an episode that is played again come out the same? Only then can a run keep its
+promise of one result.
 
-An episode is its seed and its actions. It is played in a new object, again in that object after another episode, and in a second new
-object while the global generators are used by others, as they are inside a slice.
+An episode is its seed and its actions. It is played in a new object, again in that object after another
+episode, and in a second new object while the global generators are used by others, as they are inside a
+slice.
 """
 
 import contextlib
@@ -44,7 +46,9 @@ class Moment(NamedTuple):
 
 
 def in_a_child(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial:
-    """The trial in a process of its own: an environment that hangs, crashes or talks does it there; what it starts ends there."""
+    """The trial in a process of its own: an environment that hangs, crashes or talks does it there; what
+    it starts ends there.
+    """
     reader, writer = os.pipe()
 
     def play() -> None:
@@ -142,7 +146,9 @@ def _difference(expected: list[Moment], found: Iterator[Moment]) -> str:
 
 
 def restores_itself(make_env: MakeEnv, name: str) -> bool:
-    """Whether `get_state` and `set_state` mean what they mean here: a copy that was set goes on like the original."""
+    """Whether `get_state` and `set_state` mean what they mean here: a copy that was set goes on like the
+    original.
+    """
     with _single(make_env, name) as original, _single(make_env, name) as copy:
         row, other_row = (np.zeros(original.reader.shape, original.reader.dtype) for _ in range(2))
         actions = original.action.random_rows(generator(0, "trial"), 2 * OWN_STATE_STEPS)

@@ -46,7 +46,9 @@ def check_camera(
     fps: int | None = None,
     levels: Sequence[int] = (),
 ) -> Camera:
-    """Everything that could be wrong with rendering is found out here. `levels`: one for each tile, in turn."""
+    """Everything that could be wrong with rendering is found out here. `levels`: one for each tile, in
+    turn.
+    """
     torch.set_num_threads(1)  # as in a worker: the same arithmetic, the same episodes
     columns, rows = grid
     num_envs = columns * rows if levels else max(SLOTS, columns * rows)

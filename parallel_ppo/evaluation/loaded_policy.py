@@ -32,7 +32,9 @@ def load_policy(
     trust: bool = False,
     **evaluation: Any,
 ) -> LoadedPolicy:
-    """Everything that can be wrong with the policy or its environment is told here. `evaluation`: further settings of it."""
+    """Everything that can be wrong with the policy or its environment is told here. `evaluation`: further
+    settings of it.
+    """
     weights, lines = policy_files.load(checkpoint, trust=trust)
     for line in lines:
         print(printable(line), file=sys.stderr)

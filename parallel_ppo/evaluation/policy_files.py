@@ -1,5 +1,6 @@
-"""The weights of a policy, found and loaded for use outside their run. Loading executes nothing, and nothing is taken on trust:
-names, shapes and types must be those of the network that the file's own settings describe.
+"""The weights of a policy, found and loaded for use outside their run. Loading executes nothing, and
+nothing is taken on trust: names, shapes and types must be those of the network that the file's own
+settings describe.
 """
 
 import hashlib
@@ -64,7 +65,8 @@ def candidates(path: Path) -> tuple[list[Path], str | None]:
             return [beside], f"{path}: weights are kept as safetensors; using {beside}"
         if path.is_file():
             raise InputError(
-                f"{path}: looks like a pickle, which could execute anything when loaded; expected a .safetensors file"
+                f"{path}: looks like a pickle, which could execute anything when loaded; expected a"
+                " .safetensors file"
             )
     if path.is_dir():
         return _in_directory(path), None
@@ -89,7 +91,8 @@ def _in_directory(path: Path) -> list[Path]:
     found = [step / POLICY for step in [*latest, *older]] + sorted(where.glob("*_final.safetensors"))
     if not found:
         raise InputError(
-            f"{path}: holds no weights; expected the directory of a run, its checkpoints, or one checkpoint with {POLICY}"
+            f"{path}: holds no weights; expected the directory of a run, its checkpoints, or one checkpoint"
+            f" with {POLICY}"
         )
     return [file.resolve() for file in found]
 
@@ -161,8 +164,9 @@ def _check_shared(file: Path, data: bytes) -> None:
 
 
 def _check_origin(file: Path, metadata: dict[str, str], trust: bool) -> None:
-    """Settings may name code to import (a module before the id, wrappers, a network) and what an environment is made with
-    (kwargs): only this user's own weights may do that unasked."""
+    """Settings may name code to import (a module before the id, wrappers, a network) and what an
+    environment is made with (kwargs): only this user's own weights may do that unasked.
+    """
     try:
         settings = json.loads(metadata["settings"])
         env, network = settings["env"], settings.get("training", {}).get("policy", "auto")
@@ -180,8 +184,8 @@ def _check_origin(file: Path, metadata: dict[str, str], trust: bool) -> None:
     own = own_signature is not None and hmac.compare_digest(own_signature.encode(), given.encode())
     if wishes and not (own or trust):
         raise InputError(
-            f"{file}: was not signed with this user's key and asks to {wishes[0]}; use --trust-checkpoint if you know where "
-            "it comes from"
+            f"{file}: was not signed with this user's key and asks to {wishes[0]}; use --trust-checkpoint if"
+            " you know where it comes from"
         )
 
 
@@ -201,7 +205,8 @@ def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:
     file, arrays = weights.path, weights.arrays
     if _interface(spec) != _interface(weights.spec):
         raise InputError(
-            f"{file}: its policy reads {_words(weights.spec)}, {settings.env.id} has {_words(spec)}; give an --env that fits"
+            f"{file}: its policy reads {_words(weights.spec)}, {settings.env.id} has {_words(spec)}; give an"
+            " --env that fits"
         )
     with torch.device("meta"):  # the size of the network is known before memory is spent on it
         policy = Policy(settings, spec)
@@ -248,7 +253,8 @@ def _compare(
             raise InputError(f"{file}: has no {name}, which its network needs")
         if array.shape != shape or array.dtype != dtype:
             raise InputError(
-                f"{file}: {name} is {array.dtype} of shape {array.shape}; its network needs {np.dtype(dtype)} of shape {shape}"
+                f"{file}: {name} is {array.dtype} of shape {array.shape}; its network needs {np.dtype(dtype)}"
+                f" of shape {shape}"
             )
         if not np.isfinite(array).all():
             raise InputError(f"{file}: {name} holds a NaN or infinity; the policy cannot be used")

@@ -1,7 +1,8 @@
 """Compiles the kernels with the system's C compiler: `python -m parallel_ppo.kernels.build`.
 
-A library's name carries a hash of its sources and flags, so a changed source is never mistaken for its old library. Each process
-compiles into a file of its own and renames it, so any number of processes may build at once.
+A library's name carries a hash of its sources and flags, so a changed source is never mistaken for its
+old library. Each process compiles into a file of its own and renames it, so any number of processes may
+build at once.
 """
 
 import argparse
@@ -84,7 +85,9 @@ def find_compiler() -> str:
 
 
 def load(variant: str) -> ctypes.CDLL:
-    """The variant's library. One that does not load (damaged, from another system) is compiled again, once."""
+    """The variant's library. One that does not load (damaged, from another system) is compiled again,
+    once.
+    """
     try:
         library = build(variant)
         try:
@@ -110,7 +113,8 @@ def build(variant: str) -> Path:
         _compile(variant, library)
     except OSError as error:
         raise BuildError(
-            f"cannot write the kernel cache {library.parent}: {error.strerror} (set PARALLEL_PPO_KERNEL_CACHE)"
+            f"cannot write the kernel cache {library.parent}: {error.strerror} (set"
+            " PARALLEL_PPO_KERNEL_CACHE)"
         ) from None
     return library
 
@@ -123,7 +127,8 @@ def _claim(folder: Path) -> None:
         folder.chmod(status.st_mode & ~OTHERS_MAY_WRITE)
     elif not _is_own(folder):
         raise BuildError(
-            f"others can write to the kernel cache {folder}; set PARALLEL_PPO_KERNEL_CACHE to a folder of your own"
+            f"others can write to the kernel cache {folder}; set PARALLEL_PPO_KERNEL_CACHE to a folder of"
+            " your own"
         )
 
 

@@ -1,4 +1,6 @@
-"""Which kernels fit this CPU and this network. Needs no torch, so that it can be decided before anything starts."""
+"""Which kernels fit this CPU and this network. Needs no torch, so that it can be decided before anything
+starts.
+"""
 
 import functools
 import os
@@ -27,7 +29,9 @@ def cpu_features() -> frozenset[str]:
 
 
 def choose_variant(wanted: str | None = None) -> str:
-    """The best instruction set of this CPU, or the wanted one (or PARALLEL_PPO_KERNEL); ValueError says why not."""
+    """The best instruction set of this CPU, or the wanted one (or PARALLEL_PPO_KERNEL); ValueError says
+    why not.
+    """
     wanted = wanted or os.environ.get("PARALLEL_PPO_KERNEL") or "auto"
     if wanted not in (*VARIANTS, "auto"):
         raise ValueError(f"unknown kernel variant {wanted!r}: choose from auto, {', '.join(VARIANTS)}")

@@ -1,7 +1,8 @@
 """A network's trunk on our own kernels, and the loader that says whether they can be used here.
 
-Shapes: B samples, C image channels; an observation is uint8 [B, 64, 64, C], features are float32 [B, 256 or 512] (after the last ReLU).
-For a given batch shape the result is the same bits on every call, in every process and for every instruction set.
+Shapes: B samples, C image channels; an observation is uint8 [B, 64, 64, C], features are float32 [B, 256
+or 512] (after the last ReLU). For a given batch shape the result is the same bits on every call, in every
+process and for every instruction set.
 """
 
 import ctypes
@@ -62,7 +63,9 @@ def load_library(variant: str) -> ctypes.CDLL:
 
 
 def available(variant: str | None = None) -> tuple[bool, str]:
-    """Whether the kernels can be used here (compiling them if need be), and the variant or the reason why not."""
+    """Whether the kernels can be used here (compiling them if need be), and the variant or the reason why
+    not.
+    """
     try:
         chosen = choose_variant(variant)
         load_library(chosen)
@@ -132,8 +135,9 @@ class NativeHeads:
 class NativeTrunk:
     """The trunk for one process. Memory is allocated at first use of a batch size and kept.
 
-    Inference: `load(parameters)` after every change of the parameters, then `features(observation)` as often as needed.
-    Training: `load(parameters, training=True)`, then `forward` and `backward`, which writes the gradients straight into their destination.
+    Inference: `load(parameters)` after every change of the parameters, then `features(observation)` as
+    often as needed. Training: `load(parameters, training=True)`, then `forward` and `backward`, which
+    writes the gradients straight into their destination.
     """
 
     def __init__(self, network: str, channels: int, variant: str | None = None) -> None:
@@ -164,7 +168,9 @@ class NativeTrunk:
             self.call("prepare_scratch", self.scratch.data_ptr(), num_samples, self.channels)
 
     def load(self, parameters: Sequence[torch.Tensor], *, training: bool = False) -> None:
-        """Transforms the weights; biases and the linear layer are read in place, so the tensors must stay as they are until the next load."""
+        """Transforms the weights; biases and the linear layer are read in place, so the tensors must stay
+        as they are until the next load.
+        """
         self.check(parameters)
         self.parameters = [parameter.detach() for parameter in parameters]
         self.parameter_pointers = pointers_to(self.parameters)
@@ -184,7 +190,9 @@ class NativeTrunk:
         return self.run_forward(observation, self.inference_places[num_samples], keep=False)
 
     def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(features, activations); hand the activations to `backward`, which takes them back for the next call."""
+        """(features, activations); hand the activations to `backward`, which takes them back for the next
+        call.
+        """
         num_samples = self.check_observation(observation)
         free = self.free_places.setdefault(num_samples, [])
         place = free.pop() if free else allocate(self.call("saved_floats", num_samples, 1))
@@ -198,7 +206,9 @@ class NativeTrunk:
         features_gradient: torch.Tensor,
         gradients: Sequence[torch.Tensor],
     ) -> None:
-        """Overwrites `gradients`; after `forward` of the same observation, with the same parameters loaded for training."""
+        """Overwrites `gradients`; after `forward` of the same observation, with the same parameters
+        loaded for training.
+        """
         num_samples = self.check_observation(observation)
         self.check(gradients)
         assert features.shape == features_gradient.shape == (num_samples, self.num_features)

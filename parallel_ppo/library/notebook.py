@@ -1,4 +1,6 @@
-"""What a caller sees of a run: in a notebook one line that changes in place, elsewhere what the command shows."""
+"""What a caller sees of a run: in a notebook one line that changes in place, elsewhere what the command
+shows.
+"""
 
 import sys
 import time

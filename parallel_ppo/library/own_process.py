@@ -1,6 +1,8 @@
-"""The trainer in a process of its own, as `training.train` starts it: the command, with the caller in place of a terminal.
+"""The trainer in a process of its own, as `training.train` starts it: the command, with the caller in
+place of a terminal.
 
-Messages are JSON lists, `[kind, ...]`. Nothing of the caller reaches this process but flags, its module path and its answers.
+Messages are JSON lists, `[kind, ...]`. Nothing of the caller reaches this process but flags, its module
+path and its answers.
 """
 
 import contextlib
@@ -45,7 +47,7 @@ class Caller:
             raise CallbackError(answer["failure"])
         return answer.get("stop")
 
-    # --- a Display --------------------------------------------------------------------------------------------------------
+    # --- a Display ------------------------------------------------------------------------------------------
 
     def start(self, header: list[str], progress: Callable[[], Any]) -> None:
         self.progress = progress

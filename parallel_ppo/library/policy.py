@@ -1,4 +1,6 @@
-"""`parallel_ppo.load`: a trained policy that acts as `env.step` wants it, its normalisation included. B observations."""
+"""`parallel_ppo.load`: a trained policy that acts as `env.step` wants it, its normalisation included. B
+observations.
+"""
 
 import importlib
 import os
@@ -22,10 +24,11 @@ HUB = "hub:"
 
 
 def load(source: str | os.PathLike[str], *, trust: bool = False, seed: int = 0) -> "Policy":
-    """The policy of a run directory (its latest checkpoint), of a checkpoint, of a weights file, or `hub:user/name@revision`.
+    """The policy of a run directory (its latest checkpoint), of a checkpoint, of a weights file, or
+    `hub:user/name@revision`.
 
-    `seed` decides which actions are drawn. Weights that another user wrote execute nothing; `trust` lets them import the
-    environment or the network that they name.
+    `seed` decides which actions are drawn. Weights that another user wrote execute nothing; `trust` lets
+    them import the environment or the network that they name.
     """
     name = os.fspath(source)
     if name.startswith(HUB):
@@ -49,7 +52,9 @@ class Policy:
         self._draws = generator(seed, "acting")
 
     def act(self, observation: Any, deterministic: bool = False) -> Any:
-        """An action for one observation, or an array of actions for a batch: drawn as in training, or the most likely."""
+        """An action for one observation, or an array of actions for a batch: drawn as in training, or the
+        most likely.
+        """
         rows, is_batch = self._rows(observation)
         if deterministic:
             chosen = self._actor.most_likely(rows)
@@ -59,14 +64,17 @@ class Policy:
         return np.stack(actions) if is_batch else actions[0]
 
     def value(self, observation: Any) -> Any:
-        """The return that the value network expects from here, in the units of the (normalised) training rewards."""
+        """The return that the value network expects from here, in the units of the (normalised) training
+        rewards.
+        """
         rows, is_batch = self._rows(observation)
         values = self._actor.value(rows)
         return values if is_batch else float(values[0])
 
     def distribution(self, observation: Any) -> Distribution | list[Categorical]:
-        """Over actions: `Categorical` for Discrete, a list of them for MultiDiscrete, `Bernoulli` for MultiBinary, and for a Box
-        `Normal` in the environment's units, before its bounds are applied."""
+        """Over actions: `Categorical` for Discrete, a list of them for MultiDiscrete, `Bernoulli` for
+        MultiBinary, and for a Box `Normal` in the environment's units, before its bounds are applied.
+        """
         rows, is_batch = self._rows(observation)
         output = self._actor.infer(rows)
         outputs = output.action.clone() if is_batch else output.action[0].clone()
@@ -82,7 +90,9 @@ class Policy:
         return Independent(Normal(outputs * half + middle, scale.expand(outputs.shape)), 1)
 
     def _rows(self, observation: Any) -> tuple[np.ndarray, bool]:
-        """Rows as the network reads them, and whether a batch was given: one dimension more than the space has."""
+        """Rows as the network reads them, and whether a batch was given: one dimension more than the
+        space has.
+        """
         leaf = first_leaf(self.observation_space)
         try:
             value = np.asarray(leaf.find(observation))

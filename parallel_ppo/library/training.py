@@ -1,7 +1,8 @@
 """`parallel_ppo.train`: the training command from Python.
 
-The trainer runs in a process of its own, so that nothing the caller did to torch can change what is learned, and no signal
-handler, thread or `__main__` guard is needed here. `stop_when` and `callbacks` run in the caller, between two iterations.
+The trainer runs in a process of its own, so that nothing the caller did to torch can change what is
+learned, and no signal handler, thread or `__main__` guard is needed here. `stop_when` and `callbacks` run
+in the caller, between two iterations.
 """
 
 import json
@@ -47,9 +48,10 @@ def train(
     """Trains until the budget is spent or a callback stops it, and returns the run.
 
     Settings are given by name (`seed=1, total_timesteps=100_000, num_workers=2`) or with their section
-    (`settings={"training.gamma": 0.99}`), over those of `config`, over the shipped ones: as with the command's flags.
-    `stop_when` and `callbacks` get a `Progress` after each iteration; what is true stops the run there. Whatever the
-    command would end with an exit code for is raised: `InputError`, `CallbackError`, ... , all of them `RunError`.
+    (`settings={"training.gamma": 0.99}`), over those of `config`, over the shipped ones: as with the
+    command's flags. `stop_when` and `callbacks` get a `Progress` after each iteration; what is true stops
+    the run there. Whatever the command would end with an exit code for is raised: `InputError`,
+    `CallbackError`, ... , all of them `RunError`.
     """
     values = {**(settings or {}), **{_key(name): value for name, value in named.items()}}
     if env is not None:
@@ -71,7 +73,7 @@ def train(
         raise _explained(error, values.get("env.id")) from None
 
 
-# --- what is given --------------------------------------------------------------------------------------------------------
+# --- what is given ------------------------------------------------------------------------------------------
 
 
 def _key(name: str) -> str:
@@ -87,7 +89,8 @@ def _key(name: str) -> str:
 def _env(env: Any) -> str:
     if not isinstance(env, str):
         raise InputError(
-            f"env: got {env!r:.80}; expected a name such as 'CartPole-v1', or 'my_module:MyEnv-v0' for one of your own"
+            f"env: got {env!r:.80}; expected a name such as 'CartPole-v1', or 'my_module:MyEnv-v0' for one of"
+            " your own"
         )
     return env
 
@@ -96,12 +99,13 @@ def _path(network: type) -> str:
     """A class as the setting that other processes can import."""
     if network.__module__ == "__main__":
         raise InputError(
-            f"training.policy: {network.__qualname__} is defined in the running script or notebook, {ELSEWHERE} my_networks.py) "
-            f"and import it from there"
+            f"training.policy: {network.__qualname__} is defined in the running script or notebook,"
+            f" {ELSEWHERE} my_networks.py) and import it from there"
         )
     if "." in network.__qualname__:
         raise InputError(
-            f"training.policy: {network.__qualname__} is defined inside another class or function; put it at the top of its module"
+            f"training.policy: {network.__qualname__} is defined inside another class or function; put it at"
+            " the top of its module"
         )
     return f"{network.__module__}:{network.__qualname__}"
 
@@ -130,7 +134,7 @@ def _explained(error: InputError, env_id: Any) -> InputError:
     return error
 
 
-# --- the conversation -----------------------------------------------------------------------------------------------------
+# --- the conversation ---------------------------------------------------------------------------------------
 
 
 class Session:

@@ -1,4 +1,6 @@
-"""Processes that end with whoever started them: children, the helpers that environments start, and daemons of those."""
+"""Processes that end with whoever started them: children, the helpers that environments start, and
+daemons of those.
+"""
 
 import contextlib
 import ctypes
@@ -32,7 +34,9 @@ def adopt_orphans() -> None:
 
 
 def ignore_signals() -> None:
-    """With handlers that do nothing, not SIG_IGN: what is started from here has the usual signals again, after exec and after fork."""
+    """With handlers that do nothing, not SIG_IGN: what is started from here has the usual signals again,
+    after exec and after fork.
+    """
 
     def restore() -> None:
         for number in COORDINATOR_SIGNALS:
@@ -45,7 +49,9 @@ def ignore_signals() -> None:
 
 
 def kill_descendants(keep: frozenset[int] = frozenset()) -> None:
-    """All but the children in `keep` and theirs. Orphans come to this process, so nobody escapes by ending its parent."""
+    """All but the children in `keep` and theirs. Orphans come to this process, so nobody escapes by
+    ending its parent.
+    """
     import psutil
 
     deadline = time.monotonic() + KILL_PATIENCE
@@ -62,7 +68,9 @@ def kill_descendants(keep: frozenset[int] = frozenset()) -> None:
 
 
 def kill_session(leader: int) -> None:
-    """For a leader that was killed before it could kill its descendants: what it left behind is still in its session."""
+    """For a leader that was killed before it could kill its descendants: what it left behind is still in
+    its session.
+    """
     import psutil
 
     for process in psutil.process_iter():
@@ -72,7 +80,8 @@ def kill_session(leader: int) -> None:
 
 
 class Guarded:
-    """Work in a process whose descendants all end with it, with this process (in whatever way), or at `close`.
+    """Work in a process whose descendants all end with it, with this process (in whatever way), or at
+    `close`.
 
     A guard between the two sees to that: this process may be killed, and the work may be stopped or crash.
     """

@@ -26,7 +26,9 @@ class Actor:
     def __init__(
         self, settings: Settings, spec: EnvSpec, parameters: Tensor, mean: Tensor, scale: Tensor
     ) -> None:
-        """`parameters` is the flat vector that the policy lives in; it, `mean` and `scale` may change between uses."""
+        """`parameters` is the flat vector that the policy lives in; it, `mean` and `scale` may change
+        between uses.
+        """
         self.spec, self.parameters, self.policy = spec, parameters, Policy(settings, spec)
         self.tensors = parameters, mean, scale
         bind(self.policy, parameters)
@@ -76,7 +78,9 @@ def check_network(settings: Settings, spec: EnvSpec, policy: Policy) -> None:
 
 
 def _network(settings: Settings, policy: Policy, parameters: Tensor) -> Network:
-    """A policy of two MLPs is stacked, CNNs run on our kernels where those were chosen, torch computes the rest."""
+    """A policy of two MLPs is stacked, CNNs run on our kernels where those were chosen, torch computes
+    the rest.
+    """
     if isinstance(policy.trunk, Mlp) and policy.value_trunk is not None:
         return StackedMlp(policy, parameters)
     if settings.training.kernels == "native":

@@ -1,6 +1,7 @@
 """`heads.evaluate` with its derivatives in the outputs written out; a test holds the two together.
 
-In NumPy, because on a few hundred samples the calls cost more than the arithmetic. B samples, A action components, K outputs.
+In NumPy, because on a few hundred samples the calls cost more than the arithmetic. B samples, A action
+components, K outputs.
 """
 
 from typing import NamedTuple
@@ -73,7 +74,9 @@ def by_outputs(
     by_log_prob: np.ndarray,
     by_entropy: np.float32,
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """A loss's derivatives in the outputs [B, K] and in `log_std` [K], from those in log-probability and entropy."""
+    """A loss's derivatives in the outputs [B, K] and in `log_std` [K], from those in log-probability and
+    entropy.
+    """
     action = by_log_prob[:, None] * head.log_prob_by_output
     if head.entropy_by_output is not None and by_entropy:
         action += by_entropy * head.entropy_by_output

@@ -1,4 +1,5 @@
-"""The action and the value head over a flat vector, of parameters or of gradients, for networks that need no autograd.
+"""The action and the value head over a flat vector, of parameters or of gradients, for networks that need
+no autograd.
 
 B samples, F features, K action outputs.
 """

@@ -33,7 +33,9 @@ def num_outputs(spec: ActionSpec) -> int:
 
 
 def masked(output: Output, mask: Tensor | None) -> Output:
-    """Logits of which only those that the mask [B, K] allows are left. Its derivative in them is that of the result."""
+    """Logits of which only those that the mask [B, K] allows are left. Its derivative in them is that of
+    the result.
+    """
     return output if mask is None else output._replace(action=output.action.masked_fill(mask == 0, NEVER))
 
 
@@ -50,7 +52,9 @@ def draw_noise(spec: ActionSpec, generator: np.random.Generator, *shape: int) ->
 def act(
     spec: ActionSpec, outputs: Tensor, log_std: Tensor | None, noise: Tensor
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Actions [B, A] and their log-probabilities [B]. In NumPy: on a slice's few rows a call costs more than its arithmetic."""
+    """Actions [B, A] and their log-probabilities [B]. In NumPy: on a slice's few rows a call costs more
+    than its arithmetic.
+    """
     rows, draws = outputs.numpy(), noise.numpy()
     if spec.kind == "categorical":
         return _act_categorical(spec, rows, draws)

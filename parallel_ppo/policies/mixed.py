@@ -1,4 +1,6 @@
-"""A trunk for each part of an observation that mixes vectors and images; their features are put side by side."""
+"""A trunk for each part of an observation that mixes vectors and images; their features are put side by
+side.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -8,7 +8,9 @@ FEATURES = 512
 
 
 class Nature(nn.Module):
-    """Without gradients, `forget` must have been called since the parameters changed: weights are laid out once, not in every call."""
+    """Without gradients, `forget` must have been called since the parameters changed: weights are laid
+    out once, not in every call.
+    """
 
     def __init__(self, height: int, width: int, channels: int) -> None:
         super().__init__()

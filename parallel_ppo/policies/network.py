@@ -1,6 +1,8 @@
-"""What a worker knows of a network: how it acts, and how it is differentiated. B samples, A action components, K outputs.
+"""What a worker knows of a network: how it acts, and how it is differentiated. B samples, A action
+components, K outputs.
 
-Three ways to compute one: `autograd.py` (any policy), `stacked_mlp.py` (MLPs), `native_cnn.py` (CNNs on our own kernels).
+Three ways to compute one: `autograd.py` (any policy), `stacked_mlp.py` (MLPs), `native_cnn.py` (CNNs on
+our own kernels).
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -10,7 +12,9 @@ from torch import Tensor
 
 
 class Output(NamedTuple):
-    """What a policy says of observations, and (as `OutputGradient`) the derivatives of a loss in just these numbers."""
+    """What a policy says of observations, and (as `OutputGradient`) the derivatives of a loss in just
+    these numbers.
+    """
 
     action: Tensor  # [B, K] logits, or means
     log_std: Tensor | None  # [K] of a Gaussian head
@@ -48,7 +52,9 @@ class Network(Protocol):
         """Keeps what `backward` needs."""
 
     def backward(self, gradient: OutputGradient, into: Any) -> None:
-        """Overwrites every parameter's gradient, of the last `forward`. `into` is what `gradient_views` made."""
+        """Overwrites every parameter's gradient, of the last `forward`. `into` is what `gradient_views`
+        made.
+        """
 
     def gradient_views(self, flat: Tensor) -> Any:
         """Where the gradients lie in a flat vector."""

@@ -1,6 +1,8 @@
-"""A network of a user's own (`training.policy: module:Class`): how it is made, and what it must keep to be trained exactly.
+"""A network of a user's own (`training.policy: module:Class`): how it is made, and what it must keep to
+be trained exactly.
 
-Any torch module from observations to features, made with (height, width, channels) or (num_inputs,). B rows, F features.
+Any torch module from observations to features, made with (height, width, channels) or (num_inputs,). B
+rows, F features.
 """
 
 from collections.abc import Callable, Iterator
@@ -49,7 +51,11 @@ def _run(trunk: nn.Module, observation: Any, path: str) -> Tensor:
     except Exception as error:
         raise InputError(f"{KEY}: {path} cannot read the observations ({_words(error)})") from None
     if not isinstance(features, Tensor) or features.dim() != 2 or features.dtype != torch.float32:
-        found = f"{features.dtype} of shape {tuple(features.shape)}" if isinstance(features, Tensor) else type(features)  # fmt: skip
+        found = (
+            f"{features.dtype} of shape {tuple(features.shape)}"
+            if isinstance(features, Tensor)
+            else type(features)
+        )
         raise InputError(
             f"{KEY}: {path} returned {found}; expected a float32 tensor of shape (batch, features)"
         )
@@ -61,7 +67,9 @@ def _words(error: Exception) -> str:
 
 
 def check(path: str, trunk: nn.Module, observation: Any, drawn: Callable[[int], nn.Module]) -> None:
-    """One line for the first thing that would make training it inexact. `drawn` makes trunks with initial weights."""
+    """One line for the first thing that would make training it inexact. `drawn` makes trunks with initial
+    weights.
+    """
     for problem in _problems(path, trunk, observation, drawn):
         raise InputError(f"{KEY}: {path} {problem}")
 
@@ -90,7 +98,10 @@ def _problems(
         yield "gives the same observations other features each time (dropout?); it must be deterministic"
     alone = [_run(trunk, _row(observation, index), path) for index in range(len(features))]
     if not torch.allclose(torch.cat(alone), features, ALONE_TOLERANCE, ALONE_TOLERANCE):
-        yield "gives an observation other features beside other observations (batch normalisation?); rows must not mix"
+        yield (
+            "gives an observation other features beside other observations (batch normalisation?); rows must"
+            " not mix"
+        )
     slopes = torch.autograd.grad(features.sum(), list(parameters.values()), allow_unused=True)
     for name, slope in zip(parameters, slopes, strict=True):
         if slope is None:

@@ -1,4 +1,5 @@
-"""A policy's parameters as one flat vector: where each lies, how they are hashed, and how they are first drawn.
+"""A policy's parameters as one flat vector: where each lies, how they are hashed, and how they are first
+drawn.
 
 Initial weights come from keyed NumPy draws on one thread, so they depend on the seed alone.
 """
@@ -50,7 +51,7 @@ def sha256(policy: nn.Module, flat: Tensor) -> str:
     return digest.hexdigest()
 
 
-# --- initial weights ------------------------------------------------------------------------------------------------------
+# --- initial weights ----------------------------------------------------------------------------------------
 
 
 def initialise(policy: Policy, flat: Tensor, seed: int) -> None:

@@ -48,7 +48,9 @@ class Policy(nn.Module):
             return self.new_trunk()
 
     def forget_layouts(self) -> None:
-        """The parameters have changed: trunks that keep weights in a layout for inference lay them out anew."""
+        """The parameters have changed: trunks that keep weights in a layout for inference lay them out
+        anew.
+        """
         for module in self.modules():
             forget = getattr(module, "forget", None)
             if forget is not None:
@@ -69,7 +71,9 @@ def _trunk(kind: NetworkKind, settings: Settings, spec: EnvSpec) -> Any:
 
 
 class Preparation:
-    """Rows of the slab -> what a network reads: images in channels-last float, vectors normalised, or a list of both."""
+    """Rows of the slab -> what a network reads: images in channels-last float, vectors normalised, or a
+    list of both.
+    """
 
     def __init__(self, settings: Settings, spec: EnvSpec, mean: Tensor, scale: Tensor) -> None:
         self.spec, self.mean, self.scale = spec, mean, scale
@@ -80,9 +84,11 @@ class Preparation:
         if not self.spec.parts:
             return scaled_image(rows) if self.spec.is_image else self.vector(rows)
         return [
-            scaled_image(rows[:, part.offset : part.end].reshape(-1, *part.shape))
-            if part.is_image
-            else self.vector(rows[:, part.offset : part.end].view(torch.float32))
+            (
+                scaled_image(rows[:, part.offset : part.end].reshape(-1, *part.shape))
+                if part.is_image
+                else self.vector(rows[:, part.offset : part.end].view(torch.float32))
+            )
             for part in self.spec.parts
         ]
 

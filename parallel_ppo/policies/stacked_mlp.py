@@ -1,7 +1,7 @@
 """The two MLPs of a vector policy as one batched network with its backward pass written out.
 
-For small networks the time goes into calls, not arithmetic: policy and value network are evaluated together as one batch of
-two. The views lie over the flat parameter vector, so nothing is copied.
+For small networks the time goes into calls, not arithmetic: policy and value network are evaluated
+together as one batch of two. The views lie over the flat parameter vector, so nothing is copied.
 B samples, N inputs, H hidden units, K action outputs; the leading 2 is policy and value.
 """
 

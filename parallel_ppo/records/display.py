@@ -1,4 +1,6 @@
-"""What a person sees while a run goes on: a live line in a terminal, plain lines elsewhere, nothing with --quiet."""
+"""What a person sees while a run goes on: a live line in a terminal, plain lines elsewhere, nothing with
+--quiet.
+"""
 
 import sys
 import time
@@ -65,11 +67,15 @@ def _shown(value: Any, pattern: str) -> str:
 
 
 def summary_line(record: Record, progress: float, eta: float | None) -> str:
-    phases = f"collect {record['t_rollout'] / record['t_iter']:.0%} update {record['t_learn'] / record['t_iter']:.0%}"
+    phases = (
+        f"collect {record['t_rollout'] / record['t_iter']:.0%} update"
+        f" {record['t_learn'] / record['t_iter']:.0%}"
+    )
     return (
-        f"{progress:4.0%}  eta {duration_text(eta) if eta is not None else '-'}  step {record['steps_global']:,}  "
-        f"{record['fps']:,.0f} fps  return {_shown(record['episode_return_mean'], '.2f')}  {phases}  "
-        f"kl {record['approx_kl']:.4f}  entropy {record['entropy']:.3f}{sync_text(record)}"
+        f"{progress:4.0%}  eta {duration_text(eta) if eta is not None else '-'}  step"
+        f" {record['steps_global']:,}  {record['fps']:,.0f} fps  return"
+        f" {_shown(record['episode_return_mean'], '.2f')}  {phases}  kl {record['approx_kl']:.4f}  entropy"
+        f" {record['entropy']:.3f}{sync_text(record)}"
     )
 
 
@@ -78,7 +84,10 @@ def sync_text(record: Record) -> str:
     if record["world_size"] == 1:
         return ""
     wait, transfer = record["t_sync_wait"] / record["t_iter"], record["t_sync_transfer"] / record["t_iter"]
-    return f"  nodes {record['world_size']}: waiting {wait:.0%} transfer {transfer:.0%}, slowest {record['slowest_node']}"
+    return (
+        f"  nodes {record['world_size']}: waiting {wait:.0%} transfer {transfer:.0%}, slowest"
+        f" {record['slowest_node']}"
+    )
 
 
 def node_lines(record: Record, most: int = 8) -> list[Text]:

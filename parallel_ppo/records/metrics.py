@@ -1,4 +1,5 @@
-"""What is measured and where it is written: JSONL (the source of truth), TensorBoard (the same names, in groups), resources.
+"""What is measured and where it is written: JSONL (the source of truth), TensorBoard (the same names, in
+groups), resources.
 
 Every column is defined in docs/metrics.md.
 """
@@ -76,7 +77,9 @@ def _read_lines(path: Path) -> Iterator[tuple[bytes, Record]]:
 
 
 class JsonlLog:
-    """One object per line, written at once. What a full disk refuses is kept, and written when there is room again."""
+    """One object per line, written at once. What a full disk refuses is kept, and written when there is
+    room again.
+    """
 
     def __init__(self, path: Path, last_iteration: int) -> None:
         """Cuts what lies beyond `last_iteration`, and a torn tail with it."""
@@ -133,7 +136,8 @@ def tag(name: str) -> str:
 
 
 class TensorBoardLog:
-    """A picture of the JSONL files; rebuilt from them when a run is resumed. Without a thread: nothing is written late.
+    """A picture of the JSONL files; rebuilt from them when a run is resumed. Without a thread: nothing is
+    written late.
 
     Opened by the first write: TensorBoard's import would delay the first environment step.
     """
@@ -189,8 +193,10 @@ class TensorBoardLog:
 
 
 class ResourceMeter:
-    """CPU and memory of all processes of the run, sampled at most every other second, and so seldom that it costs little: the kernel
-    looks at every page, 15 ms for a process of ordinary size, in which the workers wait."""
+    """CPU and memory of all processes of the run, sampled at most every other second, and so seldom that
+    it costs little: the kernel looks at every page, 15 ms for a process of ordinary size, in which the
+    workers wait.
+    """
 
     INTERVAL = 2.0
     COST = 1 / 200  # of the time, at most
@@ -232,13 +238,17 @@ def _percent(before: dict[int, float], now: dict[int, float], seconds: float) ->
 
 
 def seconds_without_core(pid: int) -> float:
-    """How long a process's first thread could have run but had to wait for a core. OSError on kernels that do not count it."""
+    """How long a process's first thread could have run but had to wait for a core. OSError on kernels
+    that do not count it.
+    """
     with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
         return int(file.read().split()[1]) / 1e9
 
 
 def proportional_bytes(pid: int) -> int:
-    """Shared pages are divided by the number of processes that map them, so that the sum is what the run really uses."""
+    """Shared pages are divided by the number of processes that map them, so that the sum is what the run
+    really uses.
+    """
     with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
         for line in file:
             if line.startswith("Pss:"):

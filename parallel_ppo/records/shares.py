@@ -1,4 +1,6 @@
-"""Where an iteration's time went: the share of each phase, and of each worker's time the share in which it had nothing to do."""
+"""Where an iteration's time went: the share of each phase, and of each worker's time the share in which
+it had nothing to do.
+"""
 
 from typing import Any, Protocol
 
@@ -39,7 +41,9 @@ def phase_shares(phases: list[Phase], *, t_rollout: float, t_iter: float) -> dic
 
 
 def idle_shares(timed: Timed, num_workers: int) -> dict[str, Any]:
-    """Of collection and update separately: the mean over the workers and the worst of them; of both together, each worker's."""
+    """Of collection and update separately: the mean over the workers and the worst of them; of both
+    together, each worker's.
+    """
     collecting, updating = [0.0] * num_workers, [0.0] * num_workers
     for span in timed.spans:
         busy = collecting if isinstance(span.task, Collect) else updating

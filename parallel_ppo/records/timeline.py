@@ -1,4 +1,6 @@
-"""What the coordinator does, phase after phase, on the monotonic clock: the raw material of shares and traces."""
+"""What the coordinator does, phase after phase, on the monotonic clock: the raw material of shares and
+traces.
+"""
 
 import os
 import time

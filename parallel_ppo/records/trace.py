@@ -1,4 +1,5 @@
-"""A run as a picture: every phase and every wait of coordinator and workers in the Chrome trace format (ui.perfetto.dev opens it).
+"""A run as a picture: every phase and every wait of coordinator and workers in the Chrome trace format
+(ui.perfetto.dev opens it).
 
 The file is valid JSON after every write, so it can be read whatever ends the run.
 """

@@ -1,8 +1,9 @@
 """The process behind one tracker: reads metrics.jsonl as it grows and hands every iteration on, once.
 
-The run's id there and what is known to have arrived are kept in `logs/tracker-<name>.json`. A record is known by its
-environment steps, which also are its step in the tracker, as in TensorBoard. What a killed process had begun is found
-out by asking the tracker, or done again (see `tracker_services.py`): the file is the truth, so nothing can be lost.
+The run's id there and what is known to have arrived are kept in `logs/tracker-<name>.json`. A record is
+known by its environment steps, which also are its step in the tracker, as in TensorBoard. What a killed
+process had begun is found out by asking the tracker, or done again (see `tracker_services.py`): the file
+is the truth, so nothing can be lost.
 """
 
 import contextlib

@@ -1,4 +1,5 @@
-"""W&B, MLflow and Trackio behind one protocol. Their packages are imported here only, in the tracker's process.
+"""W&B, MLflow and Trackio behind one protocol. Their packages are imported here only, in the tracker's
+process.
 
 Where runs go is theirs to say: each package's own environment variables and logins count.
 """
@@ -51,8 +52,9 @@ def numbers(record: Record) -> dict[str, float]:
 
 
 class Wandb:
-    """Online, W&B says where a run stands. Offline it cannot: every start writes a segment under the same id, and one that was
-    not closed is thrown away and written again."""
+    """Online, W&B says where a run stands. Offline it cannot: every start writes a segment under the same
+    id, and one that was not closed is thrown away and written again.
+    """
 
     def __init__(self, state: Keeps, root: Path, description: dict[str, Any]) -> None:
         import wandb
@@ -85,7 +87,9 @@ class Wandb:
 
 
 def _discard_segment(state: Keeps, root: Path) -> None:
-    """Only what W&B wrote for this run: anyone may have written the state of a run that was copied from elsewhere."""
+    """Only what W&B wrote for this run: anyone may have written the state of a run that was copied from
+    elsewhere.
+    """
     folder = Path(state.segment or "")
     expected = Path(os.environ.get("WANDB_DIR", root / "logs")).resolve() / "wandb"
     own = folder.name.startswith("offline-run-") and folder.name.endswith(f"-{state.run_id}")

@@ -1,7 +1,7 @@
 """Trackers that people watch (W&B, MLflow, Trackio) follow metrics.jsonl in a process each.
 
-A run never waits for them, and nothing they do can end or change it: what they report is a warning. The process
-is `tracker_process.py`; this is the coordinator's side, without any of their packages.
+A run never waits for them, and nothing they do can end or change it: what they report is a warning. The
+process is `tracker_process.py`; this is the coordinator's side, without any of their packages.
 """
 
 import contextlib
@@ -24,12 +24,15 @@ def check_installed(names: Sequence[str]) -> None:
     for name in names:
         if importlib.util.find_spec(name) is None:
             raise InputError(
-                f'logging.trackers: {name} is not installed here; pip install "parallel_ppo[{name}]", or leave it out'
+                f'logging.trackers: {name} is not installed here; pip install "parallel_ppo[{name}]", or'
+                " leave it out"
             )
 
 
 class Trackers:
-    """The processes, one for each name. The socket's end tells them that the run is over, however it ended."""
+    """The processes, one for each name. The socket's end tells them that the run is over, however it
+    ended.
+    """
 
     def __init__(self, names: Sequence[str], root: Path, warn: Callable[[str], None]) -> None:
         self.root, self.warn = root, warn
@@ -65,8 +68,8 @@ class Trackers:
             if process.poll() is not None:
                 if not text:
                     self.warn(
-                        f"tracker {name}: ended ({process.returncode}); the run goes on, and --resume starts it again "
-                        f"({log_file(self.root, name)} says more)"
+                        f"tracker {name}: ended ({process.returncode}); the run goes on, and --resume starts"
+                        f" it again ({log_file(self.root, name)} says more)"
                     )
                 channel.close()
                 del self.running[name]
@@ -82,7 +85,10 @@ class Trackers:
                     process.wait(PATIENCE)
                     text = _received(channel)
                 except subprocess.TimeoutExpired:
-                    text = f"is still sending, for a few minutes more ({log_file(self.root, name)} says how it ends)"
+                    text = (
+                        f"is still sending, for a few minutes more ({log_file(self.root, name)} says how it"
+                        " ends)"
+                    )
             for line in text.splitlines():
                 self.warn(f"tracker {name}: {line}")
         self.running = {}

@@ -1,4 +1,6 @@
-"""What the report commands share beside `arguments.py`: a folder to write to, text for the terminal, and progress."""
+"""What the report commands share beside `arguments.py`: a folder to write to, text for the terminal, and
+progress.
+"""
 
 from __future__ import annotations
 

@@ -70,7 +70,9 @@ def failed_levels(run: Run) -> list[int]:
 
 
 def growth(episodes: Episodes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """After each episode: its step, how many levels were seen so far, and how many of them solved at least once."""
+    """After each episode: its step, how many levels were seen so far, and how many of them solved at
+    least once.
+    """
     order = np.argsort(episodes.step, kind="stable")
     levels, success = episodes.level[order], episodes.success[order] == 1
     return episodes.step[order], _distinct(levels, np.ones(len(levels), bool)), _distinct(levels, success)
@@ -86,7 +88,9 @@ def _distinct(levels: np.ndarray, counted: np.ndarray) -> np.ndarray:
 
 
 def solved_over_time(episodes: Episodes, levels: list[Level], *, bins: int) -> tuple[np.ndarray, np.ndarray]:
-    """[levels, bins]: the share solved in each stretch of steps, NaN where a level was not played; and the bounds."""
+    """[levels, bins]: the share solved in each stretch of steps, NaN where a level was not played; and
+    the bounds.
+    """
     bounds = np.linspace(0, episodes.step.max(), bins + 1)
     column = np.clip(np.searchsorted(bounds, episodes.step, side="left") - 1, 0, bins - 1)
     places = {level.number: row for row, level in enumerate(levels)}

@@ -29,7 +29,9 @@ class Estimate:
 
 
 def iqm(values: np.ndarray) -> np.ndarray:
-    """Interquartile mean of the last axis: a quarter (rounded down) of the values is cut off at either end."""
+    """Interquartile mean of the last axis: a quarter (rounded down) of the values is cut off at either
+    end.
+    """
     ordered = np.sort(np.asarray(values, dtype=float), axis=-1)
     cut = ordered.shape[-1] // 4
     return ordered[..., cut : ordered.shape[-1] - cut].mean(axis=-1)
@@ -75,7 +77,7 @@ def difference_of_rates(above: Estimate, below: Estimate) -> Estimate:
     return Estimate(value, float(value - down), float(value + up))
 
 
-# --- scores of several games, each with several runs ----------------------------------------------------------------------
+# --- scores of several games, each with several runs --------------------------------------------------------
 
 
 def mean_score(scores: Scores) -> np.ndarray:
@@ -104,7 +106,9 @@ def profile(scores: Scores, *, at: np.ndarray) -> np.ndarray:
 
 
 def probability_of_improvement(ours: Scores, others: Scores) -> np.ndarray:
-    """That a run of `ours` is better than one of `others`, over pairs within a game and then over games; ties count half."""
+    """That a run of `ours` is better than one of `others`, over pairs within a game and then over games;
+    ties count half.
+    """
     shares = []
     for game, other in zip(ours, others, strict=True):
         above, below = game[..., :, None], other[..., None, :]
@@ -146,7 +150,7 @@ def stratified_bootstrap(statistic: Callable[..., np.ndarray], *several: Scores,
     return Estimate(*(float(number) for number in stratified(statistic, *several, seed=seed)))
 
 
-# --- curves ---------------------------------------------------------------------------------------------------------------
+# --- curves -------------------------------------------------------------------------------------------------
 
 
 def smooth(values: np.ndarray, window: int) -> np.ndarray:

@@ -1,4 +1,6 @@
-"""Results of several games, settings and seeds: what to run, what was reached, and the published values beside it."""
+"""Results of several games, settings and seeds: what to run, what was reached, and the published values
+beside it.
+"""
 
 from __future__ import annotations
 
@@ -98,7 +100,9 @@ class EqualSteps:
 
 @dataclass(frozen=True)
 class GameResult:
-    """One game with one setting. Keys are kinds of levels, `train` and `test`; their values are from evaluations."""
+    """One game with one setting. Keys are kinds of levels, `train` and `test`; their values are from
+    evaluations.
+    """
 
     game: str
     setting: str
@@ -170,7 +174,9 @@ def load_suite_runs(plan: Plan, directory: Path) -> Runs:
 
 
 def evaluated_returns(run: Run) -> dict[str, float]:
-    """The mean return on each kind of levels, of the policy that the run ended with; empty where that was not evaluated."""
+    """The mean return on each kind of levels, of the policy that the run ended with; empty where that was
+    not evaluated.
+    """
     report = read_object(run.path / EVALUATION, []) or {}
     levels = report.get("levels")
     if report.get("policy_sha256") != run.policy_sha256[-1] or not isinstance(levels, dict):

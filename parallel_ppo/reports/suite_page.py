@@ -153,9 +153,9 @@ def notes(result: SuiteResult) -> list[str]:
         )
     if result.aggregates:
         lines.append(
-            "normalised: 0 is a policy that does not look, 1 the best possible; IQM: mean of the middle half of "
-            "all runs; median and mean: over games; optimality gap: what is missing to 1 on average; "
-            "intervals: runs are drawn again within each game"
+            "normalised: 0 is a policy that does not look, 1 the best possible; IQM: mean of the middle half"
+            " of all runs; median and mean: over games; optimality gap: what is missing to 1 on average;"
+            " intervals: runs are drawn again within each game"
         )
     if any(game.published for game in result.games):
         lines.append(
@@ -218,7 +218,7 @@ def _cards(result: SuiteResult) -> list[str]:
     return [*found, html.card(number(steps), "Steps in total", left)]
 
 
-# --- pictures -------------------------------------------------------------------------------------------------------------
+# --- pictures -----------------------------------------------------------------------------------------------
 
 
 def suite_pictures(result: SuiteResult, runs: Runs) -> list[tuple[str, Callable[[Theme], Figure]]]:

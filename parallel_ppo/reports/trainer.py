@@ -35,7 +35,8 @@ def train(
     output: Path,
     on_progress: Callable[[int, float], None] | None = None,
 ) -> None:
-    """Run the parallel trainer (of another clone of the project, if one is given); `on_progress` gets steps and seconds.
+    """Run the parallel trainer (of another clone of the project, if one is given); `on_progress` gets
+    steps and seconds.
 
     Raises `TrainerFailed` unless it exits with 0.
     """
@@ -96,7 +97,8 @@ def _prepare(cpus: Sequence[int] | None) -> None:
 
 @contextmanager
 def interrupting(children: list[subprocess.Popen]) -> Iterator[None]:
-    """Children are in their own sessions, so that one Ctrl-C reaches each once: from here. They save, then we leave.
+    """Children are in their own sessions, so that one Ctrl-C reaches each once: from here. They save,
+    then we leave.
 
     The list may change meanwhile.
     """

@@ -1,4 +1,6 @@
-"""The table of algorithms: their defaults and what each allows. Needs no torch. The arithmetic is in `algorithms/`."""
+"""The table of algorithms: their defaults and what each allows. Needs no torch. The arithmetic is in
+`algorithms/`.
+"""
 
 from typing import Any, NamedTuple
 

@@ -25,7 +25,8 @@ def canonical(env_id: str) -> str:
         return f"procgen:procgen-{game}-v0"
     if env_id.startswith("procgen"):
         raise InputError(
-            f"env.id: {env_id!r} is not a Procgen game{_nearest(env_id.removeprefix('procgen:'), _procgen_spellings())}"
+            f"env.id: {env_id!r} is not a Procgen"
+            f" game{_nearest(env_id.removeprefix('procgen:'), _procgen_spellings())}"
         )
     _check_gymnasium(env_id)
     return env_id

@@ -1,4 +1,5 @@
-"""YAML and flags -> settings that are valid together, or one line that names the key, what was given and what would do.
+"""YAML and flags -> settings that are valid together, or one line that names the key, what was given and
+what would do.
 
 Order of layers: defaults < file < flags.
 """
@@ -69,7 +70,9 @@ def _merge(below: dict[str, Any], values: dict[str, Any]) -> None:
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 5e-4 is a number (1.1 reads it as text), a key stands once, and an integer fits 64 bits."""
+    """YAML in which 5e-4 is a number (1.1 reads it as text), a key stands once, and an integer fits 64
+    bits.
+    """
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
@@ -78,7 +81,8 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
                 first = lines[key.value]
                 raise InputError(
-                    f"{self.name}: the key {key.value[:80]!r} stands twice, in lines {first} and {line}; keep one"
+                    f"{self.name}: the key {key.value[:80]!r} stands twice, in lines {first} and {line};"
+                    " keep one"
                 )
         return super().construct_mapping(node, deep)
 
@@ -173,14 +177,17 @@ def check_sections(layer: dict[str, Any], source: str) -> None:
 
 
 def _resolve_node_workers(layer: dict[str, Any], source: str) -> dict[str, Any]:
-    """`cluster.num_workers` is another name, within its own layer, for `parallel.num_workers`: both are per node."""
+    """`cluster.num_workers` is another name, within its own layer, for `parallel.num_workers`: both are
+    per node.
+    """
     cluster, parallel = layer.get("cluster", {}), layer.get("parallel", {})
     workers = cluster.get("num_workers")
     if workers is None:
         return layer
     if parallel.get("num_workers", workers) != workers:
         raise InputError(
-            f"cluster.num_workers: is {workers!r}, but parallel.num_workers is {parallel['num_workers']!r} ({source}); both are the workers of one node, give one of the two"
+            f"cluster.num_workers: is {workers!r}, but parallel.num_workers is {parallel['num_workers']!r}"
+            f" ({source}); both are the workers of one node, give one of the two"
         )
     kept = {key: value for key, value in cluster.items() if key != "num_workers"}
     return layer | {"cluster": kept, "parallel": parallel | {"num_workers": workers}}
@@ -195,12 +202,14 @@ def _resolve_envs_per_worker(layer: dict[str, Any], source: str) -> dict[str, An
     workers = parallel.get("num_workers")
     if not isinstance(workers, int) or not isinstance(per_worker, int):
         raise InputError(
-            f"parallel.num_envs_per_worker: needs a number in parallel.num_workers beside it ({source}), got {workers!r}; or give env.num_envs"
+            f"parallel.num_envs_per_worker: needs a number in parallel.num_workers beside it ({source}), got"
+            f" {workers!r}; or give env.num_envs"
         )
     total = workers * per_worker
     if env.get("num_envs", total) != total:
         raise InputError(
-            f"parallel.num_envs_per_worker: {workers} workers x {per_worker} = {total} environments, but env.num_envs is {env['num_envs']} ({source}); give one of the two"
+            f"parallel.num_envs_per_worker: {workers} workers x {per_worker} = {total} environments, but"
+            f" env.num_envs is {env['num_envs']} ({source}); give one of the two"
         )
     kept = {key: value for key, value in parallel.items() if key != "num_envs_per_worker"}
     return layer | {"parallel": kept, "env": env | {"num_envs": total}}
@@ -254,15 +263,18 @@ def _check(settings: Settings) -> Settings:
             )
     if is_procgen and (env.kwargs or env.wrappers or env.fresh_objects is True):
         raise InputError(
-            "env.kwargs, env.wrappers and env.fresh_objects: are for Gymnasium environments; Procgen's options are keys of the section 'env'"
+            "env.kwargs, env.wrappers and env.fresh_objects: are for Gymnasium environments; Procgen's"
+            " options are keys of the section 'env'"
         )
     if is_procgen and training.policy != "auto" and network_kind(training.policy).reads == "vectors":
         raise InputError(
-            f"training.policy: {training.policy!r} reads vectors, and Procgen gives images; use {that_read('images')}"
+            f"training.policy: {training.policy!r} reads vectors, and Procgen gives images; use"
+            f" {that_read('images')}"
         )
     if env.slice_envs is not None and env.num_envs % env.slice_envs:
         raise InputError(
-            f"env.slice_envs: {env.slice_envs} does not divide {env.num_envs} environments; nearest that does: {_nearest_divisor(env.num_envs, env.slice_envs)}"
+            f"env.slice_envs: {env.slice_envs} does not divide {env.num_envs} environments; nearest that"
+            f" does: {_nearest_divisor(env.num_envs, env.slice_envs)}"
         )
     _check_algorithm(settings)
     _check_batch(settings)
@@ -289,8 +301,9 @@ def _check_algorithm(settings: Settings) -> None:
         raise InputError(f"training.num_actors: is for a3c, the algorithm is {name}; remove it")
     if training.num_actors is not None and settings.env.num_envs % training.num_actors:
         raise InputError(
-            f"training.num_actors: {training.num_actors} actors cannot share {settings.env.num_envs} environments "
-            f"evenly, and each needs one; nearest that can: {_nearest_divisor(settings.env.num_envs, training.num_actors)}"
+            f"training.num_actors: {training.num_actors} actors cannot share {settings.env.num_envs}"
+            " environments evenly, and each needs one; nearest that can:"
+            f" {_nearest_divisor(settings.env.num_envs, training.num_actors)}"
         )
     if training.num_actors is not None and settings.env.slice_envs not in (None, settings.shape.slice_envs):
         raise InputError("env.slice_envs: an actor of a3c is a slice; set training.num_actors alone")
@@ -319,16 +332,24 @@ def _check_batch(settings: Settings) -> None:
     if total % training.batch_size == 0 and training.batch_size % slices == 0:
         if training.lane_samples and settings.shape.slice_samples > MAX_LANES * training.lane_samples:
             raise InputError(
-                f"training.lane_samples: {training.lane_samples} cuts a slice's {settings.shape.slice_samples} samples of a minibatch into more than {MAX_LANES} lanes; use more"
+                f"training.lane_samples: {training.lane_samples} cuts a slice's"
+                f" {settings.shape.slice_samples} samples of a minibatch into more than {MAX_LANES} lanes;"
+                " use more"
             )
         return
     valid = [slices * share for share in _divisors(total // slices)]
     best = min(valid, key=lambda size: abs(size - training.batch_size))
     arithmetic = f"{env.num_envs} environments x {training.n_steps} steps = {total} samples"
     if total % training.batch_size:
-        problem = f"{training.batch_size} does not divide {arithmetic} ({total} / {training.batch_size} = {total / training.batch_size:.2f})"
+        problem = (
+            f"{training.batch_size} does not divide {arithmetic} ({total} / {training.batch_size} ="
+            f" {total / training.batch_size:.2f})"
+        )
     else:
-        problem = f"{training.batch_size} cannot be shared evenly by {slices} slices of {settings.shape.slice_envs} environments"
+        problem = (
+            f"{training.batch_size} cannot be shared evenly by {slices} slices of {settings.shape.slice_envs}"
+            " environments"
+        )
     raise InputError(f"training.batch_size: {problem}; nearest that works: {best}")
 
 

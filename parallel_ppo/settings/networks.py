@@ -1,4 +1,6 @@
-"""The table of networks: what each reads and what follows from choosing it. Needs no torch, so a misfit is told at once."""
+"""The table of networks: what each reads and what follows from choosing it. Needs no torch, so a misfit
+is told at once.
+"""
 
 import re
 from typing import Literal, NamedTuple

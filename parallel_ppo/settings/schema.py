@@ -1,6 +1,7 @@
 """What can be set, and what follows from it. `layers.py` makes settings from files and flags.
 
-What changes a float is a learning setting (`learning_settings`): saved, compared when nodes join, immutable on resume.
+What changes a float is a learning setting (`learning_settings`): saved, compared when nodes join,
+immutable on resume.
 """
 
 from __future__ import annotations

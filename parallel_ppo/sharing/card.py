@@ -110,7 +110,8 @@ def _table(evaluation: dict[str, Any]) -> str:
         mean, length = part["return"]["mean"], part["length"]["mean"]
         bounds = "" if mean["low"] is None else f" [{mean['low']:.2f}, {mean['high']:.2f}]"
         rows.append(
-            f"| {_code(level_set)} | {mean['value']:.2f}{bounds} | {length['value']:.0f} | {len(part['episodes'])} |"
+            f"| {_code(level_set)} | {mean['value']:.2f}{bounds} | {length['value']:.0f} |"
+            f" {len(part['episodes'])} |"
         )
     return "\n".join(rows)
 
@@ -123,7 +124,10 @@ def _exactness(provenance: dict[str, Any]) -> str:
         ", ".join(f"{name} {value}" for name, value in kind.items() if name in ("cpu", "torch", "numpy"))
         for kind in kinds
     )
-    return f"Bits are the same on the same CPU model and library versions ({_text(where)}); elsewhere they may differ."
+    return (
+        f"Bits are the same on the same CPU model and library versions ({_text(where)}); elsewhere they may"
+        " differ."
+    )
 
 
 def _provenance(provenance: dict[str, Any]) -> str:

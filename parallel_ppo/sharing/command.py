@@ -31,7 +31,11 @@ def _export(argv: Sequence[str] | None) -> int:
         metavar="FILE",
         help="where to write it: a name that ends in .onnx",
     )
-    add("--trust-checkpoint", action="store_true", help="let weights that another user wrote import the modules they name")  # fmt: skip
+    add(
+        "--trust-checkpoint",
+        action="store_true",
+        help="let weights that another user wrote import the modules they name",
+    )
     arguments = parser.parse_args(argv)
     if arguments.output.suffix != ".onnx" or arguments.output.is_dir():
         raise InputError(f"--output {arguments.output}: expected a file name that ends in .onnx")
@@ -55,8 +59,11 @@ def push(argv: Sequence[str] | None = None) -> int:
 
 def _push(argv: Sequence[str] | None) -> int:
     parser = Parser(
-        description="Share a policy on the Hugging Face hub: weights, settings, evaluation, film, and the hash of every\n"
-        "iteration, so that others can check it. An evaluation.json of this very policy in the run is used, or made.",
+        description=(
+            "Share a policy on the Hugging Face hub: weights, settings, evaluation, film, and the hash of"
+            " every\niteration, so that others can check it. An evaluation.json of this very policy in the"
+            " run is used, or made."
+        ),
         examples=(
             "-m parallel_ppo push runs/parallel-1 --repo user/ppo-cartpole",
             "-m parallel_ppo push runs/parallel-1/checkpoints/best --repo user/ppo-coinrun --dry-run shared",
@@ -66,9 +73,20 @@ def _push(argv: Sequence[str] | None) -> int:
     add("policy", type=named_run, metavar="RUN", help=WHERE)
     add("--repo", required=True, metavar="USER/NAME", help="where it goes; made if it does not exist")
     add("--private", action="store_true", help="make the repository private, if it is a new one")
-    add("--dry-run", type=Path, nargs="?", const=Path(), metavar="FOLDER", help="write the folder and send nothing (default: shared in the run directory)")  # fmt: skip
+    add(
+        "--dry-run",
+        type=Path,
+        nargs="?",
+        const=Path(),
+        metavar="FOLDER",
+        help="write the folder and send nothing (default: shared in the run directory)",
+    )
     add("--skip-play", action="store_true", help="without a film")
-    add("--trust-checkpoint", action="store_true", help="let weights that another user wrote import the modules they name")  # fmt: skip
+    add(
+        "--trust-checkpoint",
+        action="store_true",
+        help="let weights that another user wrote import the modules they name",
+    )
     arguments = parser.parse_args(argv)
     from parallel_ppo.sharing import hub
 
@@ -101,8 +119,11 @@ def verify(argv: Sequence[str] | None = None) -> int:
 
 def _verify(argv: Sequence[str] | None) -> int:
     parser = Parser(
-        description="Train a shared policy again and compare the hash of every iteration. Exit codes: 0 the same, 1 different,\n"
-        "2 the folder cannot be used, 8 not comparable (another CPU model or library version).",
+        description=(
+            "Train a shared policy again and compare the hash of every iteration. Exit codes: 0 the same, 1"
+            " different,\n2 the folder cannot be used, 8 not comparable (another CPU model or library"
+            " version)."
+        ),
         examples=(
             "-m parallel_ppo verify shared --iterations 10",
             "-m parallel_ppo verify hub:user/ppo-cartpole@main",

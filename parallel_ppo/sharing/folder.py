@@ -1,4 +1,5 @@
-"""A policy as a folder for others: weights, settings, hashes of every iteration, evaluation, film, card, and where it comes from.
+"""A policy as a folder for others: weights, settings, hashes of every iteration, evaluation, film, card,
+and where it comes from.
 
 `provenance.json` names every other file with its size and checksum. Nothing in the folder is ever executed.
 """
@@ -108,7 +109,7 @@ def _read_json(path: Path, max_bytes: int) -> dict[str, Any]:
     return content
 
 
-# --- writing --------------------------------------------------------------------------------------------------------------
+# --- writing ------------------------------------------------------------------------------------------------
 
 
 def write(source: Source, folder: Path, *, repo: str, film: bool, quiet: bool) -> None:
@@ -197,7 +198,7 @@ def _arithmetic(run: dict[str, Any], iteration: int) -> list[dict[str, str]]:
     return found
 
 
-# --- reading --------------------------------------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------------------
 
 
 class Shared(NamedTuple):
@@ -206,7 +207,9 @@ class Shared(NamedTuple):
 
 
 def read(folder: Path) -> Shared:
-    """What can be checked without training. The policy itself is checked by whoever loads it (`policy_files.read`)."""
+    """What can be checked without training. The policy itself is checked by whoever loads it
+    (`policy_files.read`).
+    """
     path = folder / PROVENANCE
     if not path.is_file():
         raise InputError(f"{folder}: holds no {PROVENANCE}; expected a folder that `parallel-ppo push` wrote")

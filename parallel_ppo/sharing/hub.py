@@ -1,6 +1,8 @@
-"""The Hugging Face hub, through its own library: a folder goes up, a policy comes down. Neither executes anything.
+"""The Hugging Face hub, through its own library: a folder goes up, a policy comes down. Neither executes
+anything.
 
-The token is the library's business (`hf auth login`, or HF_TOKEN): here it is only asked whether there is one.
+The token is the library's business (`hf auth login`, or HF_TOKEN): here it is only asked whether there is
+one.
 """
 
 import importlib
@@ -66,7 +68,9 @@ def upload(folder: Path, repo: str, *, private: bool, message: str) -> str:
 
 
 def fetch(name: str, files: Sequence[str] = (POLICY, PROVENANCE)) -> Path:
-    """Downloads files of one commit into the hub's own cache and returns their folder. What they hold is checked by who reads it."""
+    """Downloads files of one commit into the hub's own cache and returns their folder. What they hold is
+    checked by who reads it.
+    """
     place, package = parse(name), library()
     try:
         info = package.HfApi().model_info(place.repo, revision=place.revision, files_metadata=True)

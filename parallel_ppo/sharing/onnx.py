@@ -1,7 +1,9 @@
-"""A policy as one ONNX graph: normalisation, network and the choice of the most likely action. B observations.
+"""A policy as one ONNX graph: normalisation, network and the choice of the most likely action. B
+observations.
 
-Inputs: `observation`, or, where an observation mixes vectors and images, `vector` and `image_0`, ...; `action_mask` where the
-environment has one. Outputs: `action` as the environment takes it, `logits` (or `mean` and `log_std`) and `value`.
+Inputs: `observation`, or, where an observation mixes vectors and images, `vector` and `image_0`, ...;
+`action_mask` where the environment has one. Outputs: `action` as the environment takes it, `logits` (or
+`mean` and `log_std`) and `value`.
 """
 
 import importlib.util
@@ -76,7 +78,9 @@ class Graph(nn.Module):
 
 
 def _as_environments_take_it(spec: ActionSpec, row: Tensor) -> Tensor:
-    """Whole numbers from 0 (a Discrete's one number without a dimension of its own), or numbers within the bounds."""
+    """Whole numbers from 0 (a Discrete's one number without a dimension of its own), or numbers within
+    the bounds.
+    """
     if spec.kind == "categorical":
         return row.long().squeeze(1) if len(spec.sizes) == 1 else row.long()
     if spec.kind == "bernoulli":
@@ -92,7 +96,9 @@ def _as_environments_take_it(spec: ActionSpec, row: Tensor) -> Tensor:
 
 
 def export(weights: Weights, output: Path) -> float:
-    """Writes the file, after onnxruntime has computed the same as the policy; returns the largest difference."""
+    """Writes the file, after onnxruntime has computed the same as the policy; returns the largest
+    difference.
+    """
     import onnx
 
     filled = fill(weights, weights.settings, weights.spec)
@@ -119,7 +125,8 @@ def export(weights: Weights, output: Path) -> float:
     difference = largest_difference(weights, filled, graph, data)
     if not difference <= TOLERANCE:
         raise InputError(
-            f"{weights.path}: what ONNX computes differs from the policy by {difference:.2g}; its network cannot be exported"
+            f"{weights.path}: what ONNX computes differs from the policy by {difference:.2g}; its network"
+            " cannot be exported"
         )
     write_atomically(output, data)
     return difference
@@ -130,9 +137,11 @@ def trial_inputs(graph: Graph, count: int, seed: int = 0) -> dict[str, np.ndarra
     spec, draws = graph.spec, generator(seed, "trial observation")
     shapes = [part.shape for part in spec.parts] or [spec.observation_shape]
     values: list[Any] = [
-        draws.integers(0, 256, (count, *shape)).astype(np.uint8)
-        if len(shape) == 3
-        else draws.standard_normal((count, *shape), np.float32)
+        (
+            draws.integers(0, 256, (count, *shape)).astype(np.uint8)
+            if len(shape) == 3
+            else draws.standard_normal((count, *shape), np.float32)
+        )
         for shape in shapes
     ]
     if spec.masks_actions:
@@ -143,7 +152,9 @@ def trial_inputs(graph: Graph, count: int, seed: int = 0) -> dict[str, np.ndarra
 
 
 def largest_difference(weights: Weights, filled: Filled, graph: Graph, data: bytes) -> float:
-    """Between onnxruntime and the policy as it acts here, relative to the larger of 1 and the numbers themselves."""
+    """Between onnxruntime and the policy as it acts here, relative to the larger of 1 and the numbers
+    themselves.
+    """
     import onnxruntime
 
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])

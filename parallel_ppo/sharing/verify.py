@@ -123,8 +123,8 @@ def compare(claim: Claim, found: list[str], here: dict[str, str]) -> Verdict:
         )
     return Verdict(
         ExitCode.DIFFERENT,
-        f"different: from iteration {first} on another policy is learned than the folder says, on the same CPU model and "
-        "library versions",
+        f"different: from iteration {first} on another policy is learned than the folder says, on the same"
+        " CPU model and library versions",
     )
 
 

@@ -18,7 +18,9 @@ class Damaged(Exception):
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name in the same folder that nobody can guess: no link that lies there already can lead a write elsewhere."""
+    """A name in the same folder that nobody can guess: no link that lies there already can lead a write
+    elsewhere.
+    """
     return path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}{path.suffix}")
 
 

@@ -57,7 +57,8 @@ class RunDirectory:
             belongs = False
         if not belongs:
             raise InputError(
-                f"{root / 'run.json'}: names checkpoints in {elsewhere}, which do not say that they belong to this run ({OWNER})"
+                f"{root / 'run.json'}: names checkpoints in {elsewhere}, which do not say that they belong to"
+                f" this run ({OWNER})"
             )
         return cls(root, Path(elsewhere), False)
 
@@ -65,7 +66,8 @@ class RunDirectory:
         held = [name for name in MARKS if (self.root / name).exists()]
         if held:
             raise InputError(
-                f"{self.root}: holds another run ({held[0]}); continue it with --resume {self.root} or give another --output-dir"
+                f"{self.root}: holds another run ({held[0]}); continue it with --resume {self.root} or give"
+                " another --output-dir"
             )
 
     @property
@@ -122,9 +124,9 @@ class RunDirectory:
             "command": sys.argv,
             "machine": machine,
             "placement": placement,
-            "checkpoints": None
-            if self.checkpoints == self.root / "checkpoints"
-            else str(self.checkpoints.resolve()),
+            "checkpoints": (
+                None if self.checkpoints == self.root / "checkpoints" else str(self.checkpoints.resolve())
+            ),
             "sessions": [
                 *(sessions if isinstance(sessions, list) else []),
                 {
@@ -145,7 +147,9 @@ class RunDirectory:
         return summary.get("env_steps") if summary.get("exit_code") == 0 else None
 
     def schedule_changes(self) -> list[dict[str, Any]]:
-        """Ends of schedules that a resume changed (before and now, by key): what is learned depends on them."""
+        """Ends of schedules that a resume changed (before and now, by key): what is learned depends on
+        them.
+        """
         sessions = _read_json(self.root / "run.json").get("sessions")
         return [
             {"env_steps": session.get("env_steps"), **session["schedule_changes"]}

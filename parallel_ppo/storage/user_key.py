@@ -1,4 +1,6 @@
-"""A secret of this user: what it signed, this user wrote. Native readers of environment states trust their input."""
+"""A secret of this user: what it signed, this user wrote. Native readers of environment states trust
+their input.
+"""
 
 import contextlib
 import hashlib
@@ -42,8 +44,8 @@ def prepare(note: Callable[[str], None], warn: Callable[[str], None]) -> None:
         return
     if is_new and not named:
         note(
-            f"checkpoints are signed with a new key, {key_file()}; where home folders do not last (containers) or differ "
-            f"between machines, {advice}"
+            f"checkpoints are signed with a new key, {key_file()}; where home folders do not last"
+            f" (containers) or differ between machines, {advice}"
         )
 
 

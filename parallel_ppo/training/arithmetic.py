@@ -1,4 +1,6 @@
-"""What the bits of a run may depend on beside its settings and seed: the CPU, and the versions of what computes."""
+"""What the bits of a run may depend on beside its settings and seed: the CPU, and the versions of what
+computes.
+"""
 
 import importlib.metadata
 

@@ -1,4 +1,6 @@
-"""When a run is over: steps, time or a callback, whichever comes first. Time is monotonic and cumulative over resumes."""
+"""When a run is over: steps, time or a callback, whichever comes first. Time is monotonic and cumulative
+over resumes.
+"""
 
 import time
 from collections import deque
@@ -36,7 +38,9 @@ class Budget:
         self.stop(str(error))
 
     def spent(self, counters: Counters) -> str | None:
-        """Asked between two iterations. One that would end further from the time budget than now is not started."""
+        """Asked between two iterations. One that would end further from the time budget than now is not
+        started.
+        """
         elapsed = self.elapsed()
         self.ends.append(elapsed)
         if self.stopped is not None:
@@ -48,7 +52,9 @@ class Budget:
         return None
 
     def progress(self, counters: Counters) -> tuple[float, float | None]:
-        """Share of the budget that is used, and the seconds left at the present speed. May be asked at any time."""
+        """Share of the budget that is used, and the seconds left at the present speed. May be asked at
+        any time.
+        """
         elapsed, shares, left = self.elapsed(), list[float](), list[float]()
         if self.seconds is not None:
             shares.append(elapsed / self.seconds)
@@ -70,7 +76,9 @@ class Budget:
 
 
 def schedule_warnings(training: TrainingSettings, counters: Counters) -> list[str]:
-    """A linear schedule that ends before the run: from there on nothing is learned, and that is told before it starts."""
+    """A linear schedule that ends before the run: from there on nothing is learned, and that is told
+    before it starts.
+    """
     linear = [
         name for name in ("learning_rate", "clip_range") if getattr(training, f"{name}_schedule") == "linear"
     ]
@@ -85,6 +93,6 @@ def schedule_warnings(training: TrainingSettings, counters: Counters) -> list[st
     key, unit = ("schedule_steps", "steps") if by_steps else ("schedule_hours", "hours")
     when = "has been 0 since" if now >= end else "will be 0 after"
     return [
-        f"training.{linear[0]} {when} {end:,} {unit}, where its linear schedule ends, and nothing is learned from there on; "
-        f"extend it with --set training.{key}={max(stop or 0, end)}"
+        f"training.{linear[0]} {when} {end:,} {unit}, where its linear schedule ends, and nothing is learned"
+        f" from there on; extend it with --set training.{key}={max(stop or 0, end)}"
     ]

@@ -1,8 +1,9 @@
 """Checkpoints: atomic, verified, safe to load.
 
-`step_<n>/` holds the policy, the optimizer and normalisers, the environments' states (safetensors: nothing is ever executed) and
-a manifest with sizes and checksums. It is written under a temporary name, synced, read back, and renamed; older ones go last.
-Procgen's native reader trusts its input, so environment states carry a signature (`storage/user_key.py`).
+`step_<n>/` holds the policy, the optimizer and normalisers, the environments' states (safetensors:
+nothing is ever executed) and a manifest with sizes and checksums. It is written under a temporary name,
+synced, read back, and renamed; older ones go last. Procgen's native reader trusts its input, so
+environment states carry a signature (`storage/user_key.py`).
 """
 
 import contextlib
@@ -47,7 +48,7 @@ MAX_FAILURES = 3
 MOVED_ASIDE = ".replaced-"  # a step that is saved again, until its successor has its place
 
 
-# --- writing --------------------------------------------------------------------------------------------------------------
+# --- writing ------------------------------------------------------------------------------------------------
 
 
 def save(
@@ -115,7 +116,9 @@ def _write(
 
 
 def _holds(path: Path, policy_sha256: str, environments: bytes) -> bool:
-    """Is this very state there already, whole and signed by this user? (A resumed run starts by saving where it starts.)"""
+    """Is this very state there already, whole and signed by this user? (A resumed run starts by saving
+    where it starts.)
+    """
     try:
         manifest = _read_manifest(path)
         for name in FILES:
@@ -148,7 +151,9 @@ def point(directory: Path, name: str, target: Path) -> None:
 
 
 def prune(directory: Path, keep: int) -> None:
-    """The oldest beyond `keep` go, but never one that `latest` or `best` points to. What is going no longer looks like one."""
+    """The oldest beyond `keep` go, but never one that `latest` or `best` points to. What is going no
+    longer looks like one.
+    """
     pinned = set()
     for name in ("latest", "best"):
         with contextlib.suppress(OSError):
@@ -159,7 +164,7 @@ def prune(directory: Path, keep: int) -> None:
     _clear_leftovers(directory)
 
 
-# --- reading --------------------------------------------------------------------------------------------------------------
+# --- reading ------------------------------------------------------------------------------------------------
 
 
 class Expected(NamedTuple):
@@ -177,7 +182,9 @@ class Expected(NamedTuple):
 
 
 def steps(directory: Path) -> list[Path]:
-    """Finished checkpoints, newest first. One that was moved aside counts until its successor has its place."""
+    """Finished checkpoints, newest first. One that was moved aside counts until its successor has its
+    place.
+    """
     found = {}
     for path in [*directory.glob(f"{MOVED_ASIDE}step_*"), *directory.glob("step_*")]:
         name = path.name.removeprefix(MOVED_ASIDE)
@@ -319,25 +326,30 @@ def _check_signature(data: bytes, manifest: dict[str, Any], path: Path, trust: b
         "was not signed with this user's key" if own else "cannot be checked, because this user has no key"
     )
     raise Damaged(
-        f"{path / ENVIRONMENTS}: {reason}; environment states from strangers can harm. Set {KEY_VARIABLE} to the key of "
-        "the run, or use --trust-checkpoint if you know where it comes from"
+        f"{path / ENVIRONMENTS}: {reason}; environment states from strangers can harm. Set {KEY_VARIABLE} to"
+        " the key of the run, or use --trust-checkpoint if you know where it comes from"
     )
 
 
 def _check_learning(saved: dict[str, Any], given: dict[str, Any], path: Path) -> None:
-    """config.yaml may have been edited since; what was learned with other settings cannot be continued with these."""
+    """config.yaml may have been edited since; what was learned with other settings cannot be continued
+    with these.
+    """
     now = json.loads(json.dumps(given))
     for key, value in saved.items():
         if key in now and now[key] != value:
             raise InputError(
-                f"{key}: is {now[key]!r} in the run's config.yaml, but {path.name} was learned with {repr(value)[:80]}; restore that value"
+                f"{key}: is {now[key]!r} in the run's config.yaml, but {path.name} was learned with"
+                f" {repr(value)[:80]}; restore that value"
             )
 
 
 def newest(
     directory: Path, *, trust: bool, expected: Expected
 ) -> tuple[Path, Saved, dict[str, np.ndarray], list[str]] | None:
-    """The newest checkpoint that is whole and trusted, and a line for each that was passed over. None when there is none at all."""
+    """The newest checkpoint that is whole and trusted, and a line for each that was passed over. None
+    when there is none at all.
+    """
     refused: list[str] = []
     for path in steps(directory):
         try:
@@ -350,7 +362,7 @@ def newest(
     raise InputError(f"{directory}: holds no checkpoint that can be resumed ({refused[0]})")
 
 
-# --- keeping --------------------------------------------------------------------------------------------------------------
+# --- keeping ------------------------------------------------------------------------------------------------
 
 
 class Keeper:

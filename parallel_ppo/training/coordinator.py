@@ -17,7 +17,7 @@ from parallel_ppo.workers.pool import Pool
 
 
 class Coordinator:
-    """Owns the run's clock and order of events. `snapshot` is always a state that can be saved and resumed."""
+    """Owns the run's clock and order of events. `snapshot` can always be saved and resumed."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Coordinator:
         self.earlier_restarts = state.counters.worker_restarts
 
     def train(self) -> str:
-        """Runs until a budget is spent and returns which one. Leaves by an exception with `snapshot` intact."""
+        """Runs until a budget is spent; returns which. Leaves by an exception with `snapshot` intact."""
         self.recorder.save(self.snapshot)
         self.budget.start(self.state.counters)
         while (reason := self.cluster.decide(self.budget.spent(self.state.counters))) is None:

@@ -21,7 +21,9 @@ class Episode(NamedTuple):
 
 
 def finished_episodes(state: TrainingState, memory: Slab) -> list[Episode]:
-    """Advances the partial episodes of `state` by one iteration and returns those that ended, in order of time."""
+    """Advances the partial episodes of `state` by one iteration and returns those that ended, in order of
+    time.
+    """
     num_steps, num_envs = memory.reward.shape
     counters, found = state.counters, []
     restarted = memory.episode_start[

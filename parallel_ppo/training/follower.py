@@ -1,4 +1,6 @@
-"""What the nodes that do not lead tell: a line an iteration into their own log. Files of the run are the first node's."""
+"""What the nodes that do not lead tell: a line an iteration into their own log. Files of the run are the
+first node's.
+"""
 
 from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.records.display import Display
@@ -26,8 +28,9 @@ class Follower:
         self.timeline.take()
         own = finished.nodes[self.cluster.node.rank]
         self.display.note(
-            f"iteration {state.counters.iteration}  step {state.counters.env_steps:,}  collect {own.t_rollout:.2f} s  "
-            f"update {own.t_learn:.2f} s  waited {own.t_wait:.2f} s  transfer {own.t_transfer:.2f} s"
+            f"iteration {state.counters.iteration}  step {state.counters.env_steps:,}  collect"
+            f" {own.t_rollout:.2f} s  update {own.t_learn:.2f} s  waited {own.t_wait:.2f} s  transfer"
+            f" {own.t_transfer:.2f} s"
         )
 
     def save_if_due(self, snapshot: Snapshot) -> None:

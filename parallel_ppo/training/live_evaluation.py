@@ -1,4 +1,6 @@
-"""Evaluation on a pool's workers, and the live train/test gap: what it asks of them and what becomes of the answers."""
+"""Evaluation on a pool's workers, and the live train/test gap: what it asks of them and what becomes of
+the answers.
+"""
 
 import time
 from collections.abc import Callable, Sequence

@@ -1,4 +1,6 @@
-"""Everything that is decided and checked before the first process starts. Needs no torch, so bad input is told at once."""
+"""Everything that is decided and checked before the first process starts. Needs no torch, so bad input is
+told at once.
+"""
 
 import os
 import sys
@@ -110,7 +112,9 @@ def _as_before(settings: Settings) -> Settings:
 
 
 def _resolve_env(settings: Settings, spec: EnvSpec, trial: Trial) -> Settings:
-    """Whether every episode is played in an environment made for it, and whether it says which actions are allowed."""
+    """Whether every episode is played in an environment made for it, and whether it says which actions
+    are allowed.
+    """
     fresh = settings.env.fresh_objects
     if fresh == "auto":
         fresh = bool(trial.differs_when_reused) and not trial.remembers
@@ -143,7 +147,9 @@ def _trace_path(wanted: Path, root: Path) -> Path:
 
 
 def share_host(plan: Plan, index: int, count: int) -> Plan:
-    """Nodes on one machine take disjoint cores; where there are too few of them, the kernel shares them out."""
+    """Nodes on one machine take disjoint cores; where there are too few of them, the kernel shares them
+    out.
+    """
     if count == 1:
         return plan
     machine, hardware = plan.machine, plan.settings.hardware
@@ -178,8 +184,8 @@ def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
         )
     if images and min(min(shape[:2]) for shape in images) < kind.smallest_image:
         raise InputError(
-            f"training.policy: {name} needs images of at least {kind.smallest_image} x {kind.smallest_image}, "
-            f"{settings.env.id} has {', '.join(map(str, images))}; use impala or a resize wrapper"
+            f"training.policy: {name} needs images of at least {kind.smallest_image} x {kind.smallest_image},"
+            f" {settings.env.id} has {', '.join(map(str, images))}; use impala or a resize wrapper"
         )
     if settings.training.normalize_observations and not spec.vector_shape:
         raise InputError(
@@ -189,7 +195,9 @@ def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
 
 
 def resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
-    """Our own kernels where they fit and compile, torch elsewhere. They round differently, so the choice is saved with the run."""
+    """Our own kernels where they fit and compile, torch elsewhere. They round differently, so the choice
+    is saved with the run.
+    """
     if settings.training.kernels == "torch":
         return settings
     reason: str | None = "the observation has several parts"
@@ -199,11 +207,13 @@ def resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
         return settings.changed("training", kernels="native")
     if settings.training.kernels == "native":
         raise InputError(
-            f"training.kernels: native cannot be used here ({' '.join(reason.split())[:200]}); use auto or torch"
+            f"training.kernels: native cannot be used here ({' '.join(reason.split())[:200]}); use auto or"
+            " torch"
         )
     if not spec.parts and unsuitable(settings.training.policy, spec.observation_shape) is None:
         print(
-            f"warning: torch computes the network, which is slower than our own kernels: {' '.join(reason.split())[:300]}",
+            "warning: torch computes the network, which is slower than our own kernels:"
+            f" {' '.join(reason.split())[:300]}",
             file=sys.stderr,
         )
     return settings.changed("training", kernels="torch")
@@ -227,7 +237,8 @@ def _freeze_schedules(settings: Settings) -> Settings:
     steps = training.schedule_steps or training.total_timesteps
     if steps is None:
         raise InputError(
-            f"training.{linear[0]}_schedule: 'linear' needs training.schedule_steps or --total-timesteps to know where it ends; or set training.schedule_by to time"
+            f"training.{linear[0]}_schedule: 'linear' needs training.schedule_steps or --total-timesteps to"
+            " know where it ends; or set training.schedule_by to time"
         )
     return settings.changed("training", schedule_steps=steps)
 
@@ -263,7 +274,8 @@ def _resolve_threads(settings: Settings, kind: str, machine: Machine, placement:
     if kind != "sequential":
         if threads not in (1, "auto"):
             raise InputError(
-                f"hardware.num_threads: {threads} is for the sequential trainer; workers have one thread each, set parallel.num_workers"
+                f"hardware.num_threads: {threads} is for the sequential trainer; workers have one thread"
+                " each, set parallel.num_workers"
             )
         return settings.changed("hardware", num_threads=1)
     if threads == "auto":

@@ -1,4 +1,6 @@
-"""Turns iterations into files: metrics, episodes, TensorBoard, checkpoints; and keeps the display informed."""
+"""Turns iterations into files: metrics, episodes, TensorBoard, checkpoints; and keeps the display
+informed.
+"""
 
 import json
 import time
@@ -34,7 +36,9 @@ MAX_LOG_FAILURES = 100  # iterations in a row whose records could only be kept i
 
 
 class Iteration(NamedTuple):
-    """What one iteration gave, when its phases ended on the monotonic clock, and what the workers did in it."""
+    """What one iteration gave, when its phases ended on the monotonic clock, and what the workers did in
+    it.
+    """
 
     episodes: list[Episode]
     columns: dict[str, float]
@@ -115,7 +119,7 @@ class Recorder:
         self.show(name)
         self.timeline.enter(name)
 
-    # --- metrics ----------------------------------------------------------------------------------------------------------
+    # --- metrics --------------------------------------------------------------------------------------------
 
     def record(self, state: TrainingState, pool: Pool, finished: Iteration) -> None:
         self.phase("record")
@@ -178,10 +182,14 @@ class Recorder:
                 failure = error
         self.log_failures = 0 if failure is None else self.log_failures + 1
         if failure is not None:
-            detail = f"{self.directory.root}: metrics could not be written ({failure.strerror}); they are kept in memory"
+            detail = (
+                f"{self.directory.root}: metrics could not be written ({failure.strerror}); they are kept in"
+                " memory"
+            )
             if self.log_failures >= MAX_LOG_FAILURES:
                 raise StorageError(
-                    f"{detail}; this was failure {self.log_failures} in a row: free some space and use --resume"
+                    f"{detail}; this was failure {self.log_failures} in a row: free some space and use"
+                    " --resume"
                 )
             if self.log_failures == 1:
                 self.display.warn(detail)
@@ -198,7 +206,8 @@ class Recorder:
             self.tensorboard.close()
         self.tensorboard = None
         self.display.warn(
-            f"{self.directory.root / 'logs'}: TensorBoard files cannot be written ({error.strerror}); --resume rebuilds them"
+            f"{self.directory.root / 'logs'}: TensorBoard files cannot be written ({error.strerror});"
+            " --resume rebuilds them"
         )
 
     def _check_complete(self, last_iteration: int) -> None:
@@ -206,14 +215,15 @@ class Recorder:
         found = [record["iteration"] for record in self.metrics.kept]
         if found != list(range(1, last_iteration + 1)):
             self.display.warn(
-                f"{self.directory.root / 'metrics.jsonl'}: was changed or damaged; it has {len(set(found))} of {last_iteration} iterations"
+                f"{self.directory.root / 'metrics.jsonl'}: was changed or damaged; it has {len(set(found))}"
+                f" of {last_iteration} iterations"
             )
 
     def _sync_logs(self) -> None:
         self.metrics.sync()
         self.episodes.sync()
 
-    # --- checkpoints ------------------------------------------------------------------------------------------------------
+    # --- checkpoints ----------------------------------------------------------------------------------------
 
     def save_if_due(self, snapshot: Snapshot) -> None:
         logging, iteration = self.settings.logging, snapshot.counters["iteration"]
@@ -288,8 +298,8 @@ class Recorder:
 def is_best_yet(returns: np.ndarray, best: float | None) -> tuple[bool, float | None]:
     """Whether a checkpoint with these recent returns is the best so far, and the best mean return then.
 
-    Only full windows are compared: a few lucky episodes say nothing. Of equal ones the newer is better, and until the
-    first full one the newest.
+    Only full windows are compared: a few lucky episodes say nothing. Of equal ones the newer is better,
+    and until the first full one the newest.
     """
     if len(returns) < RECENT:
         return best is None, best
@@ -298,7 +308,9 @@ def is_best_yet(returns: np.ndarray, best: float | None) -> tuple[bool, float | 
 
 
 def sync_columns(reports: list[NodeReport]) -> Record:
-    """The first node's time with the others; with several nodes also theirs, and who the others waited for: who waited least."""
+    """The first node's time with the others; with several nodes also theirs, and who the others waited
+    for: who waited least.
+    """
     first = reports[0]
     columns: Record = {"t_sync": first.t_wait + first.t_transfer}
     if len(reports) > 1:

@@ -68,8 +68,8 @@ def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
     if free >= need:
         return None
     return (
-        f"{plan.directory.checkpoints}: the run's checkpoints need {need:,} bytes of disk but {free:,} are free: "
-        "free some space, lower logging.keep_checkpoints, or give another --output-dir"
+        f"{plan.directory.checkpoints}: the run's checkpoints need {need:,} bytes of disk but {free:,} are"
+        " free: free some space, lower logging.keep_checkpoints, or give another --output-dir"
     )
 
 
@@ -182,8 +182,8 @@ def _tell_trial(plan: Plan, state: TrainingState, display: Display) -> None:
         state.counters.bit_exact = False
     elif trial.differs_when_reused:
         display.note(
-            f"{env.id} has {trial.differs_when_reused} when its object has played before: every episode is played in a new one"
-            " (env.fresh_objects: true)"
+            f"{env.id} has {trial.differs_when_reused} when its object has played before: every episode is"
+            " played in a new one (env.fresh_objects: true)"
         )
 
 

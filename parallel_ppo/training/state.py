@@ -1,6 +1,8 @@
-"""Everything a run must remember between iterations, and the copy of it that makes an iteration abandonable.
+"""Everything a run must remember between iterations, and the copy of it that makes an iteration
+abandonable.
 
-E envs, P parameters. The environments' own states stay in shared memory (two slots, see `workers/carried.py`).
+E envs, P parameters. The environments' own states stay in shared memory (two slots, see
+`workers/carried.py`).
 """
 
 from collections import deque
@@ -58,7 +60,9 @@ class TrainingState:
             self.memory.observation_scale[...] = 1 / np.sqrt(self.observations.variance + EPSILON)
 
     def publish_version(self, row: int | None = None) -> None:
-        """Lets collection act with the parameters and the normalisation of now, from the next iteration on."""
+        """Lets collection act with the parameters and the normalisation of now, from the next iteration
+        on.
+        """
         shape, memory = self.settings.shape, self.memory
         if row is None:
             if not shape.lag:
@@ -73,10 +77,12 @@ class TrainingState:
         for row in range(self.settings.shape.num_versions):
             self.publish_version(row)
 
-    # --- snapshots --------------------------------------------------------------------------------------------------------
+    # --- snapshots ------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Snapshot:
-        """Copies what the next iteration will change. The slot of this iteration's start is left alone by it, so it is only referred to."""
+        """Copies what the next iteration will change. The slot of this iteration's start is left alone by
+        it, so it is only referred to.
+        """
         arrays = {
             "parameters": self.parameters.numpy().copy(),
             "adam.first_moment": self.first_moment.numpy().copy(),

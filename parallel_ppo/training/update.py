@@ -1,6 +1,7 @@
 """The centralized update: targets, then for each minibatch delegate lanes, sum them, clip, step.
 
-The coordinator alone decides here; the arithmetic of lanes and blocks is done by whoever has a core. T steps, E envs.
+The coordinator alone decides here; the arithmetic of lanes and blocks is done by whoever has a core. T
+steps, E envs.
 """
 
 import math
@@ -164,7 +165,9 @@ def _reduce_tasks(memory: Memory, lanes: range, num_workers: int) -> list[Reduce
 
 
 def _write_squares(memory: Memory, settings: Settings) -> None:
-    """The norm's summands as the workers of a single node write them, after other nodes have added to the sum."""
+    """The norm's summands as the workers of a single node write them, after other nodes have added to the
+    sum.
+    """
     _sum_blocks(memory, memory.tensor("gradient").unsqueeze(0), settings)
 
 

@@ -1,4 +1,5 @@
-"""Where an iteration starts: the carried fields of the table of memory, taken, packed, dealt out and put back. E envs.
+"""Where an iteration starts: the carried fields of the table of memory, taken, packed, dealt out and put
+back. E envs.
 
 A packed field is whole rows, or (with `used_length`) the used part of each row, one after the other.
 """

@@ -1,9 +1,10 @@
-"""The fork server: a small process that imports everything once and forks workers on request, in milliseconds.
+"""The fork server: a small process that imports everything once and forks workers on request, in
+milliseconds.
 
 `ForkServer` is the coordinator's handle. The child side (`main`) never touches a tensor, so it is safe to
-fork. Lives are tied: when its socket closes, because the coordinator has ended in whatever way, it kills everything that ever
-descended from it (workers, the helper processes of environments, daemons of those) and leaves. Messages are JSON in packets;
-descriptors travel beside them.
+fork. Lives are tied: when its socket closes, because the coordinator has ended in whatever way, it kills
+everything that ever descended from it (workers, the helper processes of environments, daemons of those)
+and leaves. Messages are JSON in packets; descriptors travel beside them.
 """
 
 import contextlib
@@ -64,7 +65,8 @@ class ForkServer:
         self.settings, self.spec = settings, spec
         hello = {"path": sys.path, "settings": settings.model_dump(), "spec": spec.as_json()}
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Not `-m`: that would search the current directory first, and find whatever is called like one of our imports.
+        # Not `-m`: that would search the current directory first, and find whatever is called like
+        # one of our imports.
         path = [str(Path(__file__).resolve().parents[2]), *sys.path]
         program = (
             f"import sys; sys.path[:] = {path!r}; from parallel_ppo.workers.fork_server import main; main()"
@@ -161,7 +163,7 @@ class ForkServer:
             self.process.wait()
 
 
-# --- the child side -------------------------------------------------------------------------------------------------------
+# --- the child side -----------------------------------------------------------------------------------------
 
 
 def main() -> None:
@@ -182,7 +184,9 @@ def main() -> None:
 
 
 def _import_everything(settings: Settings) -> None:
-    """Once for all workers. Loading an environment's library and pictures is native code, so it goes on beside the import of torch."""
+    """Once for all workers. Loading an environment's library and pictures is native code, so it goes on
+    beside the import of torch.
+    """
     from parallel_ppo.envs.build import warm_up
 
     loading = threading.Thread(target=warm_up, args=(settings,))

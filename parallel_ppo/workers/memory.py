@@ -1,9 +1,11 @@
-"""Anonymous shared memory: the slab, the flat parameter vector, the lanes, the saved states of the environments.
+"""Anonymous shared memory: the slab, the flat parameter vector, the lanes, the saved states of the
+environments.
 
-One table (`fields`) defines every array: name, shape, type, who writes it, when it is valid; and whether it is `sampled` into
-lanes, `gathered` from all nodes after a collect, or `carried` into the next iteration, and so saved (`carried.py`). Nothing of
-this is spelled out again elsewhere. Coordinator and workers build the same table from the same settings, so only two file
-descriptors have to be passed. Nothing has a name: nothing can be left behind by any death.
+One table (`fields`) defines every array: name, shape, type, who writes it, when it is valid; and whether
+it is `sampled` into lanes, `gathered` from all nodes after a collect, or `carried` into the next
+iteration, and so saved (`carried.py`). Nothing of this is spelled out again elsewhere. Coordinator and
+workers build the same table from the same settings, so only two file descriptors have to be passed.
+Nothing has a name: nothing can be left behind by any death.
 T steps, E envs, S slices, L lanes, P parameters.
 """
 
@@ -109,7 +111,9 @@ def _layout(table: list[Field], sparse: bool) -> tuple[dict[str, int], int]:
 
 
 def bytes_needed(settings: Settings, spec: EnvSpec, num_parameters: int) -> int:
-    """What will really be touched: the dense fields, this node's part of the sparse ones, and 64 KB for each saved state."""
+    """What will really be touched: the dense fields, this node's part of the sparse ones, and 64 KB for
+    each saved state.
+    """
     table, nnodes = fields(settings, spec, num_parameters), settings.cluster.nnodes
     dense = _layout(table, sparse=False)[1]
     wide = _layout([field for field in table if field.name != "state_bytes"], sparse=True)[1]
@@ -152,7 +156,9 @@ class Slab:
 
 
 class Memory(Slab):
-    """All shared arrays as attributes: NumPy views, and the same as torch tensors in `tensor`. Is its own first slab."""
+    """All shared arrays as attributes: NumPy views, and the same as torch tensors in `tensor`. Is its own
+    first slab.
+    """
 
     parameters: np.ndarray
     observation_mean: np.ndarray
@@ -233,13 +239,15 @@ def _mapped(descriptor: int, size: int, created: bool) -> mmap.mmap:
     except (OSError, MemoryError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
         raise InputError(
-            f"the shared memory of this run ({size:,} bytes) cannot be made ({reason}): raise the limits of this shell "
-            "(`ulimit -f`, `ulimit -v`), or use fewer environments or steps"
+            f"the shared memory of this run ({size:,} bytes) cannot be made ({reason}): raise the limits of"
+            " this shell (`ulimit -f`, `ulimit -v`), or use fewer environments or steps"
         ) from None
 
 
 def settle(memory: Memory, *, lock: bool, huge_pages: bool) -> dict[str, bool]:
-    """Pre-faults the dense fields, on huge pages and locked where the limits allow; says which of these worked."""
+    """Pre-faults the dense fields, on huge pages and locked where the limits allow; says which of these
+    worked.
+    """
     view = memory.maps[0]
     outcome = {"huge_pages": huge_pages and _advise_huge(view), "prefaulted": True, "locked": False}
     array = np.frombuffer(view, np.uint8)

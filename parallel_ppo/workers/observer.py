@@ -1,4 +1,6 @@
-"""Moments in a run that tests and `tools/chaos.py` may watch, or break. Nobody watches unless PARALLEL_PPO_OBSERVER names a Python file."""
+"""Moments in a run that tests and `tools/chaos.py` may watch, or break. Nobody watches unless
+PARALLEL_PPO_OBSERVER names a Python file.
+"""
 
 import os
 import runpy

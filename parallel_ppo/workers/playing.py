@@ -1,8 +1,8 @@
 """Episodes that are only looked at: which levels, which randomness, and how they are played.
 
-Episode k belongs to slot k % 8 of slice k // 8. A slice is always played as one batch of 8 environments, one episode from each:
-taking the first N episodes that finish would favour short ones. All randomness is keyed by (seed, levels, slice), so results
-do not depend on who plays a slice, or when. n slots.
+Episode k belongs to slot k % 8 of slice k // 8. A slice is always played as one batch of 8 environments,
+one episode from each: taking the first N episodes that finish would favour short ones. All randomness is
+keyed by (seed, levels, slice), so results do not depend on who plays a slice, or when. n slots.
 """
 
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def result_shape(settings: Settings) -> tuple[int, int, int]:
     return len(LEVEL_SETS), chosen.num_episodes if chosen.interval is not None else 0, len(Played._fields)
 
 
-# --- levels ---------------------------------------------------------------------------------------------------------------
+# --- levels -------------------------------------------------------------------------------------------------
 
 
 def has_unseen_levels(env: EnvSettings) -> bool:
@@ -61,7 +61,9 @@ def has_unseen_levels(env: EnvSettings) -> bool:
 
 
 def level_range(env: EnvSettings, level_set: str) -> tuple[int, int]:
-    """First level and number of levels (0: all) of a set. Test levels are all those beyond the training levels."""
+    """First level and number of levels (0: all) of a set. Test levels are all those beyond the training
+    levels.
+    """
     if level_set == "train":
         return env.start_level, env.num_levels
     assert has_unseen_levels(env)
@@ -78,7 +80,7 @@ def level_set_settings(settings: Settings, level_set: str, iteration: int, num_e
     ).changed("training", seed=seed, algorithm="ppo", num_actors=None, lag=0)
 
 
-# --- playing --------------------------------------------------------------------------------------------------------------
+# --- playing ------------------------------------------------------------------------------------------------
 
 
 def play_slice(
@@ -168,5 +170,6 @@ def _check_rewards(reward: np.ndarray, env_id: str, slice_index: int) -> None:
     if not np.isfinite(reward).all():
         slot = int(np.argmin(np.isfinite(reward)))
         raise NumbersError(
-            f"environment {slice_index * SLOTS + slot} ({env_id}) gave the reward {reward[slot]} in an evaluation"
+            f"environment {slice_index * SLOTS + slot} ({env_id}) gave the reward {reward[slot]} in an"
+            " evaluation"
         )

@@ -1,4 +1,6 @@
-"""Whoever does the tasks: what the loop asks of it, and the pool that needs no processes. The one with processes: `process_pool.py`."""
+"""Whoever does the tasks: what the loop asks of it, and the pool that needs no processes. The one with
+processes: `process_pool.py`.
+"""
 
 import time
 import traceback
@@ -12,8 +14,9 @@ from parallel_ppo.workers.tasks import Collect, Open, Task
 from parallel_ppo.workers.worker import Worker
 
 NOT_RESTORED = (
-    "the state of an environment could not be reached again (its observation or its rewards came out differently, or its episode "
-    "is too long to replay): it starts a new episode, and what is learned depends on it (bit_exact: false)"
+    "the state of an environment could not be reached again (its observation or its rewards came out"
+    " differently, or its episode is too long to replay): it starts a new episode, and what is learned"
+    " depends on it (bit_exact: false)"
 )
 
 
@@ -46,7 +49,9 @@ class Pool(Protocol):
         """To be done in the background, in this order, whenever a worker has nothing else to do."""
 
     def finish(self, tasks: Sequence[Collect]) -> list[Span]:
-        """Waits for these, which were started; returns all that was done in the background since the last call."""
+        """Waits for these, which were started; returns all that was done in the background since the last
+        call.
+        """
 
     def iteration_done(self) -> None: ...
 
@@ -89,7 +94,8 @@ class InlinePool:
             raise
         except Exception as error:
             raise RestartsExhausted(
-                f"{type(error).__name__}: {' '.join(str(error).split())[:300]} (in {task}); there is no worker to replace here\n{traceback.format_exc()}"
+                f"{type(error).__name__}: {' '.join(str(error).split())[:300]} (in {task}); there is no"
+                f" worker to replace here\n{traceback.format_exc()}"
             ) from None
 
     @property

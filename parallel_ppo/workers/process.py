@@ -25,7 +25,8 @@ from parallel_ppo.workers.observer import make_observer
 from parallel_ppo.workers.tasks import Collect, Gradient, Later, Open, Task
 from parallel_ppo.workers.worker import Worker
 
-MAX_TRACEBACK = 8000  # characters, so that a message fits one write: a worker stopped in the middle must not block the reader
+# characters, so that a message fits one write: a worker stopped in the middle must not block the reader
+MAX_TRACEBACK = 8000
 WATCH_INTERVAL = 1.0
 FIRST_TO_GO = "500"  # of 1000: when memory runs out, a worker can be replaced and the coordinator cannot
 
@@ -64,8 +65,9 @@ def set_up(cpu: int | None) -> None:
 
 
 def _leave_at_once() -> None:
-    """An `exit` in an environment's C code ends the process there and then: the exit handlers of all loaded libraries take a second,
-    in which nobody could know that it is gone. Handlers run last in, first out; C libraries without `on_exit` run them all.
+    """An `exit` in an environment's C code ends the process there and then: the exit handlers of all
+    loaded libraries take a second, in which nobody could know that it is gone. Handlers run last in,
+    first out; C libraries without `on_exit` run them all.
     """
     library = ctypes.CDLL(None)
     with contextlib.suppress(AttributeError):
@@ -73,7 +75,9 @@ def _leave_at_once() -> None:
 
 
 def watch_parent(expected: int) -> None:
-    """The second rope beside the parent-death signal, for kernels and sandboxes where that is not delivered."""
+    """The second rope beside the parent-death signal, for kernels and sandboxes where that is not
+    delivered.
+    """
 
     def watch() -> None:
         while os.getppid() == expected:
@@ -113,7 +117,9 @@ def serve(
     index: int,
     cpu: int | None,
 ) -> None:
-    """Does what the coordinator asks until it hangs up, or says goodbye (None): then the environments are closed first."""
+    """Does what the coordinator asks until it hangs up, or says goodbye (None): then the environments are
+    closed first.
+    """
     channel = Connection(descriptor)
     task: Any = None
     try:

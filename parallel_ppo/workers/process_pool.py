@@ -1,8 +1,9 @@
 """The processes that work: started, asked, watched, replaced, stopped.
 
-A task is pinned to the worker that owns the slice (`Open`, `Collect`) or free (`Gradient`, `Reduce`, `Evaluate`): free tasks go to the owner
-of their slice first and to whoever is idle after that. A worker that dies, hangs, stops or raises is killed, confirmed dead and
-replaced; its slices are restored to where the iteration started and its tasks are asked again.
+A task is pinned to the worker that owns the slice (`Open`, `Collect`) or free (`Gradient`, `Reduce`,
+`Evaluate`): free tasks go to the owner of their slice first and to whoever is idle after that. A worker
+that dies, hangs, stops or raises is killed, confirmed dead and replaced; its slices are restored to where
+the iteration started and its tasks are asked again.
 """
 
 import contextlib
@@ -53,7 +54,9 @@ class ProcessPool:
         signals: NoSignals | None = None,
         on_event: Callable[[dict[str, Any]], None] = lambda event: None,
     ) -> None:
-        """`on_fault` gets a line for every worker that is lost; `on_event` the facts, and again when it is replaced."""
+        """`on_fault` gets a line for every worker that is lost; `on_event` the facts, and again when it
+        is replaced.
+        """
         self.settings, self.memory, self.fork_server, self.on_fault = settings, memory, fork_server, on_fault
         self.signals, self.on_event = signals or NoSignals(), on_event
         fork_server.check = self.signals.check
@@ -81,7 +84,7 @@ class ProcessPool:
     def pids(self) -> list[int]:
         return [self.fork_server.process.pid, *(member.child.pid for member in self.members if member.child)]
 
-    # --- asking -----------------------------------------------------------------------------------------------------------
+    # --- asking ---------------------------------------------------------------------------------------------
 
     def run(self, tasks: Iterable[Task]) -> list[Span]:
         """Returns when every task is done, whoever had to be replaced on the way."""
@@ -145,10 +148,12 @@ class ProcessPool:
         member.queue.append(victim.queue.pop())
         return True
 
-    # --- hearing ----------------------------------------------------------------------------------------------------------
+    # --- hearing --------------------------------------------------------------------------------------------
 
     def _event(self, source: Any, member: WorkerHandle | None) -> None:
-        """Of a process that was replaced a moment ago, there may be one left: its channel is another, its successor lives."""
+        """Of a process that was replaced a moment ago, there may be one left: its channel is another, its
+        successor lives.
+        """
         if member is None or member.child is None or member.channel is None:
             return
         is_lost = False
@@ -201,7 +206,7 @@ class ProcessPool:
             seconds, member.lost_at = time.monotonic() - member.lost_at, None
             self.on_event({"event": "replaced", "worker": member.index, "seconds": seconds})
 
-    # --- watching ---------------------------------------------------------------------------------------------------------
+    # --- watching -------------------------------------------------------------------------------------------
 
     def _watch(self, last_poll: float) -> float:
         now = time.monotonic()
@@ -229,7 +234,7 @@ class ProcessPool:
         )  # a restored one plays an episode again
         return FIRST_DEADLINE if longest is None else max(LEAST_DEADLINE, DEADLINE_FACTOR * longest)
 
-    # --- starting, replacing, stopping ------------------------------------------------------------------------------------
+    # --- starting, replacing, stopping ----------------------------------------------------------------------
 
     def _start(self, member: WorkerHandle) -> None:
         member.child = self._spawn(member)
@@ -273,13 +278,19 @@ class ProcessPool:
         last_line = member.traceback.strip().splitlines()[-1] if member.traceback else ""
         is_same = bool(member.traceback) and member.traceback == member.earlier_traceback
         if is_same or member.restarts > self.settings.parallel.max_restarts:
-            how_often = "again with the same error" if is_same else f"{member.restarts} times without a completed iteration"  # fmt: skip
+            how_often = (
+                "again with the same error"
+                if is_same
+                else f"{member.restarts} times without a completed iteration"
+            )
             raise RestartsExhausted(
-                f"worker {member.index} {cause} {how_often} (iteration {iteration}, seed {self.settings.training.seed}){': ' + last_line if last_line else ''}"
+                f"worker {member.index} {cause} {how_often} (iteration {iteration}, seed"
+                f" {self.settings.training.seed}){': ' + last_line if last_line else ''}"
                 + (f"\n{member.traceback}" if "\n" in member.traceback.strip() else "")
             )
         self.on_fault(
-            f"worker {member.index} {cause}{': ' + last_line if last_line else ''}; replaced, its work is redone"
+            f"worker {member.index} {cause}{': ' + last_line if last_line else ''}; replaced, its work is"
+            " redone"
         )
         self.on_event({"event": "lost", "worker": member.index, "iteration": iteration, "cause": cause,
                        "pid": pid, "monotonic": noticed})  # fmt: skip
@@ -293,7 +304,10 @@ class ProcessPool:
         before, self.oom_kills = self.oom_kills, oom_kills(Path("/"))
         if self.oom_kills <= before:
             return None
-        return "was killed by the kernel for lack of memory (use fewer environments or workers, or raise the limit)"
+        return (
+            "was killed by the kernel for lack of memory (use fewer environments or workers, or raise the"
+            " limit)"
+        )
 
     def _remove(self, member: WorkerHandle) -> None:
         if member.child is None or member.channel is None:
@@ -302,8 +316,8 @@ class ProcessPool:
             signal.pidfd_send_signal(member.child.pidfd, signal.SIGKILL)
         if not is_dead(member.child, KILL_PATIENCE):
             raise RestartsExhausted(
-                f"worker {member.index} (pid {member.child.pid}) cannot be killed: it is stuck in the kernel, "
-                "which a broken disk or file server can cause"
+                f"worker {member.index} (pid {member.child.pid}) cannot be killed: it is stuck in the kernel,"
+                " which a broken disk or file server can cause"
             )
         self.selector.unregister(member.channel)
         self.selector.unregister(member.child.pidfd)
@@ -316,7 +330,9 @@ class ProcessPool:
             member.restarts, member.earlier_traceback = 0, ""
 
     def close(self) -> None:
-        """May be called twice, and at any moment. Who is idle closes its environments first; who is busy is killed."""
+        """May be called twice, and at any moment. Who is idle closes its environments first; who is busy
+        is killed.
+        """
         deadline = time.monotonic() + GOODBYE
         for member in self.members:
             if member.child is not None and member.channel is not None:

@@ -1,7 +1,7 @@
 """What a worker can be asked to do. Needs no torch.
 
-Every task reads and writes disjoint parts of the shared memory, so it can be asked again. A pinned task is done by the worker
-that owns its slice; the others go home first, and from there to whoever is idle.
+Every task reads and writes disjoint parts of the shared memory, so it can be asked again. A pinned task
+is done by the worker that owns its slice; the others go home first, and from there to whoever is idle.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,5 @@
-"""What a worker does with a task: open its slices, collect, compute gradients of lanes, sum blocks of parameters, evaluate.
+"""What a worker does with a task: open its slices, collect, compute gradients of lanes, sum blocks of
+parameters, evaluate.
 
 T steps, E envs, B samples of a lane.
 """
@@ -62,7 +63,7 @@ class Worker:
             slice_env.close()
         self.slices = {}
 
-    # --- environments -----------------------------------------------------------------------------------------------------
+    # --- environments ---------------------------------------------------------------------------------------
 
     def columns(self, slice_index: int) -> slice:
         return slice(slice_index * self.shape.slice_envs, (slice_index + 1) * self.shape.slice_envs)
@@ -104,14 +105,15 @@ class Worker:
             if len(state) > self.spec.state_bytes:
                 raise EnvironmentFault(
                     f"environment {column} ({self.settings.env.id})",
-                    f"has grown to a state of {len(state):,} bytes; {self.spec.state_bytes:,} are reserved, after "
-                    "what get_state returned first. Let it return less, or remove it: actions are replayed then",
+                    f"has grown to a state of {len(state):,} bytes; {self.spec.state_bytes:,} are reserved,"
+                    " after what get_state returned first. Let it return less, or remove it: actions are"
+                    " replayed then",
                 )
             memory.state_bytes[slot, column, : len(state)] = np.frombuffer(state, np.uint8)
             memory.state_length[slot, column] = len(state)
         memory.state_stamp[slot, slice_index] = iteration
 
-    # --- collect ----------------------------------------------------------------------------------------------------------
+    # --- collect --------------------------------------------------------------------------------------------
 
     def acting(self, slice_index: int, iteration: int) -> Actor:
         """With the parameters that the slice collects this iteration with."""
@@ -215,7 +217,7 @@ class Worker:
             last = min(end, steps)
             slab.learner_log_prob[first:last, columns] = log_prob.reshape(last - first, self.shape.slice_envs)
 
-    # --- update -----------------------------------------------------------------------------------------------------------
+    # --- update ---------------------------------------------------------------------------------------------
 
     def lane_rows(self, task: Gradient) -> torch.Tensor:
         """The rows of the slab that a lane reads."""
@@ -279,7 +281,7 @@ class Worker:
                 lanes[:, span], gradient[span], self.settings.training.kernels
             )
 
-    # --- evaluation -------------------------------------------------------------------------------------------------------
+    # --- evaluation -----------------------------------------------------------------------------------------
 
     def evaluate(self, task: Evaluate) -> None:
         """Environments of its own, keyed randomness of its own: training cannot tell whether this ran."""

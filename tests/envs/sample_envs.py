@@ -1,4 +1,6 @@
-"""Environments for the tests: small, exact, and broken in one chosen way. Importing this module registers them."""
+"""Environments for the tests: small, exact, and broken in one chosen way. Importing this module registers
+them.
+"""
 
 import os
 import random
@@ -49,7 +51,9 @@ class Broken(gymnasium.Env):
 
 
 class Chain(gymnasium.Env):
-    """Reward 1 a step for ever; the episode ends or is cut after `length` steps. Always the same observation."""
+    """Reward 1 a step for ever; the episode ends or is cut after `length` steps. Always the same
+    observation.
+    """
 
     def __init__(self, length: int = 5, is_cut: bool = True) -> None:
         self.length, self.is_cut, self.position = length, is_cut, 0
@@ -201,7 +205,9 @@ class Peculiar(gymnasium.Env):
 
 
 class Masked(gymnasium.Env):
-    """Some choices are forbidden, others after each step; taking one of them is an error. `says` is the form of the mask."""
+    """Some choices are forbidden, others after each step; taking one of them is an error. `says` is the
+    form of the mask.
+    """
 
     def __init__(self, says: str = "array", saves: bool = False) -> None:
         self.says = says
@@ -253,14 +259,22 @@ class Masked(gymnasium.Env):
 
 
 class OtherState(ReplayedWalker):
-    """`get_state` and `set_state` of another meaning: numbers for a display, and one thing that can be set."""
+    """`get_state` and `set_state` of another meaning: numbers for a display, and one thing that can be
+    set.
+    """
 
     def __init__(self, meaning: str = "none") -> None:
         super().__init__()
         self.meaning = meaning
 
     def get_state(self) -> Any:
-        return self.position if self.meaning == "array" else {"position": self.position, "text": "x"} if self.meaning == "text" else {"speed": 1.0}  # fmt: skip
+        return (
+            self.position
+            if self.meaning == "array"
+            else {"position": self.position, "text": "x"}
+            if self.meaning == "text"
+            else {"speed": 1.0}
+        )
 
     def set_state(self, first: Any, second: Any = None) -> None:
         if self.meaning == "raises":

@@ -1,4 +1,6 @@
-"""Masks in `info["action_mask"]`: in training, restored, in evaluation; never a forbidden action (the environment would raise)."""
+"""Masks in `info["action_mask"]`: in training, restored, in evaluation; never a forbidden action (the
+environment would raise).
+"""
 
 import json
 from pathlib import Path
@@ -53,7 +55,9 @@ def test_no_forbidden_action_is_taken_in_an_evaluation(deterministic: bool) -> N
 
 
 def test_the_loss_sees_the_masked_policy(tmp_path: Path) -> None:
-    """In the first step of an iteration nothing has changed yet: the policy that learns is the one that acted."""
+    """In the first step of an iteration nothing has changed yet: the policy that learns is the one that
+    acted.
+    """
     run(tmp_path, "--n-epochs", "1", "--batch-size", "320", steps=320)
     [record] = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert abs(record["approx_kl"]) < 1e-6
@@ -61,7 +65,9 @@ def test_the_loss_sees_the_masked_policy(tmp_path: Path) -> None:
 
 def test_samples_that_are_revalued_are_masked_too() -> None:
     """Without a lag, what the learner says of the actions that were taken is what was recorded."""
-    settings = small_settings(ENV, training__algorithm="impala", training__lag=0, training__n_epochs=1, training__batch_size=256)  # fmt: skip
+    settings = small_settings(
+        ENV, training__algorithm="impala", training__lag=0, training__n_epochs=1, training__batch_size=256
+    )
     spec = probe(settings)
     memory = Memory(settings, spec, num_flat(Policy(settings, spec)))
     memory.parameters[:] = np.random.default_rng(2).normal(size=memory.parameters.shape)

@@ -1,4 +1,6 @@
-"""What a user's environment can do wrong ends in one line that names it and the culprit, through the real commands."""
+"""What a user's environment can do wrong ends in one line that names it and the culprit, through the real
+commands.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,6 @@
-"""The contract over Gymnasium: Gaussian actions, normalised and mixed observations, simulations, environments of one's own."""
+"""The contract over Gymnasium: Gaussian actions, normalised and mixed observations, simulations,
+environments of one's own.
+"""
 
 import importlib.util
 from pathlib import Path
@@ -31,7 +33,15 @@ def arguments(name: str) -> list[str]:
 def test_workers_and_resumes_leave_no_trace(name: str, tmp_path: Path) -> None:
     """Sequential, 2 workers, and 4 workers stopped half-way and resumed with 1: one policy."""
     chosen = arguments(name)
-    whole = train(tmp_path / "whole", *chosen, "--total-timesteps", "1024", "--num-threads", "1", script="train_timed.py")  # fmt: skip
+    whole = train(
+        tmp_path / "whole",
+        *chosen,
+        "--total-timesteps",
+        "1024",
+        "--num-threads",
+        "1",
+        script="train_timed.py",
+    )
     assert whole.summary["bit_exact"] and whole.summary["env_steps"] == 1024
     two = train(tmp_path / "two", *chosen, "--total-timesteps", "1024", "--num-workers", "2")
     halves = tmp_path / "halves"
@@ -44,7 +54,18 @@ def test_workers_and_resumes_leave_no_trace(name: str, tmp_path: Path) -> None:
 
 
 def test_auto_starts_no_process_for_small_work_and_says_so(tmp_path: Path) -> None:
-    small = ["--env", "CartPole-v1", "--num-envs", "8", "--n-steps", "16", "--batch-size", "64", "--total-timesteps", "256"]  # fmt: skip
+    small = [
+        "--env",
+        "CartPole-v1",
+        "--num-envs",
+        "8",
+        "--n-steps",
+        "16",
+        "--batch-size",
+        "64",
+        "--total-timesteps",
+        "256",
+    ]
     auto = command("train_parallel_timed.py", *small, directory=tmp_path / "auto")
     one = train(tmp_path / "one", *small, "--num-workers", "1")
     assert "no worker processes: a step of CartPole-v1 takes" in auto.out

@@ -119,14 +119,18 @@ def test_truncation_hands_over_the_final_observation() -> None:
 
 
 def test_termination_wins_over_truncation() -> None:
-    env = make_slice("Chain-v0", kwargs={"length": 3, "is_cut": False}, wrappers=[{"gymnasium.wrappers:TimeLimit": {"max_episode_steps": 3}}])  # fmt: skip
+    env = make_slice(
+        "Chain-v0",
+        kwargs={"length": 3, "is_cut": False},
+        wrappers=[{"gymnasium.wrappers:TimeLimit": {"max_episode_steps": 3}}],
+    )
     env.reset()
     results = [env.step(np.zeros((3, 1), np.float32)) for _ in range(3)]
     assert results[-1].episode_start.all() and not results[-1].truncated.any()
     assert results[-1].final_observation is None
 
 
-# --- spaces ---------------------------------------------------------------------------------------------------------------
+# --- spaces -------------------------------------------------------------------------------------------------
 
 
 def read(space: spaces.Space, value: object) -> np.ndarray:

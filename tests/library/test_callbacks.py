@@ -1,4 +1,6 @@
-"""Callbacks of the settings: they see progress, may stop, cannot change what is learned, and their failure loses nothing."""
+"""Callbacks of the settings: they see progress, may stop, cannot change what is learned, and their
+failure loses nothing.
+"""
 
 import json
 from pathlib import Path
@@ -58,5 +60,7 @@ def test_callbacks_are_looked_up_before_anything_is_written(
     name: str, line: str, tmp_path: Path, capsys
 ) -> None:
     assert train_sequential([*SHORT, "--output-dir", str(tmp_path / "run"), calling(name)]) == 2
-    assert f"logging.callbacks: {line}" in capsys.readouterr().err.replace("cannot find 'tests.library.watchers:missing'; ", "")  # fmt: skip
+    assert f"logging.callbacks: {line}" in capsys.readouterr().err.replace(
+        "cannot find 'tests.library.watchers:missing'; ", ""
+    )
     assert not (tmp_path / "run").exists()

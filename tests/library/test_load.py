@@ -12,7 +12,19 @@ from parallel_ppo.commands.train import train_sequential
 from parallel_ppo.envs.build import spaces_of
 from parallel_ppo.settings.schema import EnvSettings
 
-FLAGS = ["--num-envs", "8", "--n-steps", "32", "--batch-size", "64", "--total-timesteps", "256", "--quiet", "--num-threads", "1"]  # fmt: skip
+FLAGS = [
+    "--num-envs",
+    "8",
+    "--n-steps",
+    "32",
+    "--batch-size",
+    "64",
+    "--total-timesteps",
+    "256",
+    "--quiet",
+    "--num-threads",
+    "1",
+]
 ENVS = {
     "CartPole-v1": ["--set=training.normalize_observations=true"],
     "Pendulum-v1": ["--set=training.normalize_observations=true"],

@@ -1,4 +1,6 @@
-"""`parallel_ppo.train`: the same run as the command's, with exceptions and callbacks; from threads, notebooks and bare scripts."""
+"""`parallel_ppo.train`: the same run as the command's, with exceptions and callbacks; from threads,
+notebooks and bare scripts.
+"""
 
 import json
 import os
@@ -110,11 +112,10 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     (tmp_path / "my_module.py").write_text("def watch(progress):\n    return progress.iteration == 2\n")
     script = tmp_path / "script.py"
     script.write_text(
-        "import sys, parallel_ppo\n"
-        "assert 'torch' not in sys.modules and 'numpy' not in sys.modules\n"
-        "run = parallel_ppo.train('CartPole-v1', num_envs=16, n_steps=16, batch_size=64, total_timesteps=10**6,\n"
-        "                         num_workers=2, callbacks=['my_module:watch'], output_dir='run')\n"
-        "print('STOPPED', run.summary['stop_reason'], run.summary['policy_sha256'])\n"
+        "import sys, parallel_ppo\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules\nrun ="
+        " parallel_ppo.train('CartPole-v1', num_envs=16, n_steps=16, batch_size=64, total_timesteps=10**6,\n "
+        "                        num_workers=2, callbacks=['my_module:watch'],"
+        " output_dir='run')\nprint('STOPPED', run.summary['stop_reason'], run.summary['policy_sha256'])\n"
     )
     env = os.environ | {"PYTHONPATH": str(ROOT)}
     done = subprocess.run(

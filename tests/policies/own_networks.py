@@ -7,7 +7,9 @@ from torch import Tensor, nn
 
 
 class Fine(nn.Module):
-    """Without `num_features`, with layers whose initial weights are constants, and with initial weights of its own."""
+    """Without `num_features`, with layers whose initial weights are constants, and with initial weights
+    of its own.
+    """
 
     def __init__(self, num_inputs: int) -> None:
         super().__init__()

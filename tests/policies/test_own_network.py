@@ -1,4 +1,6 @@
-"""A network of a user's own: trained exactly, resumed, evaluated; or refused in one line before anything is written."""
+"""A network of a user's own: trained exactly, resumed, evaluated; or refused in one line before anything
+is written.
+"""
 
 import json
 import sys

@@ -1,4 +1,5 @@
-"""The real packages in their offline and local modes: a run that is killed and resumed is one run there, each iteration once.
+"""The real packages in their offline and local modes: a run that is killed and resumed is one run there,
+each iteration once.
 
 Run by `make test-extras`; skipped where a package is missing.
 """
@@ -53,7 +54,9 @@ def wandb_rows(folder: Path) -> Rows:
 
 
 def leveldb_records(data: bytes) -> Iterator[bytes]:
-    """Blocks of 32768 bytes (the first one short of the file's 7 bytes); 7 bytes of header: crc, length, kind."""
+    """Blocks of 32768 bytes (the first one short of the file's 7 bytes); 7 bytes of header: crc, length,
+    kind.
+    """
     position, whole = 0, b""
     while position + 7 <= len(data):
         left = 32768 - (position + 7) % 32768

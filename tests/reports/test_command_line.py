@@ -88,15 +88,14 @@ def test_numbers_by_commas():
 def test_reports_import_no_training_code():
     """Loading every module of the reports must not load torch, an environment or the trainers."""
     code = (
-        f"import sys, pkgutil, importlib; sys.path.insert(0, {str(ROOT)!r})\n"
-        "import parallel_ppo.reports as reports\n"
-        "for module in pkgutil.iter_modules(reports.__path__):\n"
-        "    importlib.import_module(f'parallel_ppo.reports.{module.name}')\n"
-        "names = ('reports', 'storage', 'exits', 'printable', 'version', 'arguments', 'child', 'machine.iteration_model')\n"
-        "allowed = tuple(f'parallel_ppo.{name}' for name in names)\n"
-        "bad = [name for name in sys.modules if name.split('.')[0] in ('torch', 'procgen', 'gymnasium', 'tensorboard')]\n"
-        "bad += [name for name in sys.modules if name.startswith('parallel_ppo.') and not f'{name}.iteration_model'.startswith(allowed)]\n"
-        "print(bad)"
+        f"import sys, pkgutil, importlib; sys.path.insert(0, {str(ROOT)!r})\nimport parallel_ppo.reports as"
+        " reports\nfor module in pkgutil.iter_modules(reports.__path__):\n   "
+        " importlib.import_module(f'parallel_ppo.reports.{module.name}')\nnames = ('reports', 'storage',"
+        " 'exits', 'printable', 'version', 'arguments', 'child', 'machine.iteration_model')\nallowed ="
+        " tuple(f'parallel_ppo.{name}' for name in names)\nbad = [name for name in sys.modules if"
+        " name.split('.')[0] in ('torch', 'procgen', 'gymnasium', 'tensorboard')]\nbad += [name for name in"
+        " sys.modules if name.startswith('parallel_ppo.') and not"
+        " f'{name}.iteration_model'.startswith(allowed)]\nprint(bad)"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert result.stdout.strip() == "[]", result.stderr

@@ -111,7 +111,9 @@ def recorded():
 
 
 def ours(name, recorded):
-    """Our function, its scores, and rliable's draws as `percentiles` takes them: [resamples, runs] for each game."""
+    """Our function, its scores, and rliable's draws as `percentiles` takes them: [resamples, runs] for
+    each game.
+    """
     function = getattr(statistics, name)
     if name == "profile":
         function = partial(function, at=np.array(recorded["at"]))

@@ -90,7 +90,10 @@ def test_runs_at_once_have_cores_of_their_own(project):
         pytest.skip("needs two cores")
     _, after = run_all(plan(seeds=[1, 2], at_once=2), project)
     assert len(after.finished) == 2
-    cpus, began = ([json.loads((project / name / file).read_text()) for name in after.finished] for file in ("cpus", "began"))  # fmt: skip
+    cpus, began = (
+        [json.loads((project / name / file).read_text()) for name in after.finished]
+        for file in ("cpus", "began")
+    )
     assert not set(cpus[0]) & set(cpus[1])
     assert abs(began[0] - began[1]) < 0.3, "the second did not wait for the first to end"
 

@@ -1,4 +1,6 @@
-"""A Hugging Face hub on the loopback interface: what its client asks for to make a repository, commit to it and read it again."""
+"""A Hugging Face hub on the loopback interface: what its client asks for to make a repository, commit to
+it and read it again.
+"""
 
 import base64
 import contextlib

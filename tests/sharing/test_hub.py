@@ -1,4 +1,6 @@
-"""Push, load and verify against a hub on the loopback interface. What needs huggingface_hub is run by `make test-extras`."""
+"""Push, load and verify against a hub on the loopback interface. What needs huggingface_hub is run by
+`make test-extras`.
+"""
 
 import json
 import os

@@ -1,4 +1,6 @@
-"""A shared folder can be checked: trained again it gives the same hashes, and what was changed is found out."""
+"""A shared folder can be checked: trained again it gives the same hashes, and what was changed is found
+out.
+"""
 
 import hashlib
 import json
@@ -38,7 +40,7 @@ def change_policy(folder: Path, change: Any) -> None:
     rewrite(folder, path.name, safetensors.save(arrays, metadata))
 
 
-# --- the folder -----------------------------------------------------------------------------------------------------------
+# --- the folder ---------------------------------------------------------------------------------------------
 
 
 def test_the_folder_holds_what_others_need_and_nothing_of_the_machine(
@@ -108,7 +110,7 @@ def test_a_policy_that_nobody_could_check_is_not_shared(
     assert not (tmp_path / "shared").exists()
 
 
-# --- verify ---------------------------------------------------------------------------------------------------------------
+# --- verify -------------------------------------------------------------------------------------------------
 
 
 def test_a_shared_policy_is_the_same_when_trained_again(
@@ -182,7 +184,7 @@ def test_a_damaged_folder_is_one_line(
     assert error.count("\n") == 6 and "Traceback" not in error
 
 
-# --- the verdict ----------------------------------------------------------------------------------------------------------
+# --- the verdict --------------------------------------------------------------------------------------------
 
 
 def claim(arithmetic: list[dict[str, str]], reproducible: bool = True) -> Claim:

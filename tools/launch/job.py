@@ -55,7 +55,9 @@ def batch_parser(description: str, example: str) -> Parser:
 
 
 def fill(template: str, arguments: argparse.Namespace, lines: list[str], **more: str) -> str:
-    """A scheduler's script. `lines` are further directives; `{wait}` waits for the process `$step`, whatever is trapped meanwhile."""
+    """A scheduler's script. `lines` are further directives; `{wait}` waits for the process `$step`,
+    whatever is trapped meanwhile.
+    """
     return template.format(
         name=quoted([arguments.name]), nodes=arguments.nodes, cpus=arguments.cpus, time=arguments.time, workers=arguments.cpus,
         extra="".join(f"{line}\n" for line in lines), project=quoted([arguments.project]),
@@ -75,7 +77,9 @@ def quoted(words: list[str]) -> str:
 
 
 def training(arguments: argparse.Namespace, nodes: int) -> str:
-    """The part of the command that is the same on every node; --continue makes first starts and restarts alike."""
+    """The part of the command that is the same on every node; --continue makes first starts and restarts
+    alike.
+    """
     fixed = [arguments.python, SCRIPT, "--nnodes", str(nodes), "--master-port", str(arguments.port)]
     return quoted([*fixed, "--output-dir", arguments.output_dir, "--continue", *arguments.rest])
 

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Submit a training on many nodes to PBS (Professional or OpenPBS): one coordinator a node, started by pbsdsh.
+"""Submit a training on many nodes to PBS (Professional or OpenPBS): one coordinator a node, started by
+pbsdsh.
 
-PBS sends TERM before it ends a job: it is forwarded to node 0, all nodes save and end with 75. Submit the same script again, and
-it continues the run.
+PBS sends TERM before it ends a job: it is forwarded to node 0, all nodes save and end with 75. Submit the
+same script again, and it continues the run.
 """
 
 import argparse
@@ -10,7 +11,10 @@ import re
 
 from job import SCRIPT, batch_parser, fill, one_line, quoted, run, submit
 
-EXAMPLE = "tools/launch/pbs.py --nodes 4 --cpus 32 --time 24:00:00 --output-dir runs/big -- --env coinrun --num-envs 512 --batch-size 16384"
+EXAMPLE = (
+    "tools/launch/pbs.py --nodes 4 --cpus 32 --time 24:00:00 --output-dir runs/big -- --env coinrun"
+    " --num-envs 512 --batch-size 16384"
+)
 
 TEMPLATE = """#!/bin/bash
 #PBS -N {name}
@@ -52,14 +56,23 @@ trap 'pkill -TERM -u "$(id -u)" -f -- "$coordinator"' TERM USR1
 
 
 def coordinator(arguments: argparse.Namespace) -> str:
-    """A pattern for the command line of the coordinator itself, not of the shells around it; `.` stands for what a shell would read."""
+    """A pattern for the command line of the coordinator itself, not of the shells around it; `.` stands
+    for what a shell would read.
+    """
     words = f"{arguments.python} {SCRIPT} @ --output-dir {arguments.output_dir} --continue"
     return "^" + re.sub(r"[^\w/@-]", ".", words).replace("@", ".*")
 
 
 def main() -> int:
     options = batch_parser(str(__doc__), EXAMPLE)
-    options.add_argument("--pbs", type=one_line, action="append", default=[], metavar="OPTION", help="further #PBS lines, such as '-q long'")  # fmt: skip
+    options.add_argument(
+        "--pbs",
+        type=one_line,
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="further #PBS lines, such as '-q long'",
+    )
     arguments = options.parse_args()
     lines = [f"#PBS {line}" for line in arguments.pbs]
     script = fill(TEMPLATE, arguments, lines, pattern=quoted([coordinator(arguments)]))

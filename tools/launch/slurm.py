@@ -1,13 +1,17 @@
 #!/usr/bin/env python3
 """Submit a training on many nodes to SLURM: one task a node, its CPUs for the workers.
 
-Two minutes before the time limit SLURM sends USR1; it is forwarded to all coordinators, which save and end with 75, and the job
-is put back into the queue. A lost node (6) is put back as well. The same script continues the run.
+Two minutes before the time limit SLURM sends USR1; it is forwarded to all coordinators, which save and
+end with 75, and the job is put back into the queue. A lost node (6) is put back as well. The same script
+continues the run.
 """
 
 from job import batch_parser, fill, one_line, run, submit
 
-EXAMPLE = "tools/launch/slurm.py --nodes 4 --cpus 32 --time 24:00:00 --output-dir runs/big -- --env coinrun --num-envs 512 --batch-size 16384"
+EXAMPLE = (
+    "tools/launch/slurm.py --nodes 4 --cpus 32 --time 24:00:00 --output-dir runs/big -- --env coinrun"
+    " --num-envs 512 --batch-size 16384"
+)
 
 TEMPLATE = """#!/bin/bash
 #SBATCH --job-name={name}
@@ -45,7 +49,14 @@ exit "$code"
 
 def main() -> int:
     options = batch_parser(str(__doc__), EXAMPLE)
-    options.add_argument("--sbatch", type=one_line, action="append", default=[], metavar="OPTION", help="further #SBATCH lines, such as --sbatch=--partition=long")  # fmt: skip
+    options.add_argument(
+        "--sbatch",
+        type=one_line,
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help="further #SBATCH lines, such as --sbatch=--partition=long",
+    )
     arguments = options.parse_args()
     lines = [f"#SBATCH {line}" for line in arguments.sbatch]
     return submit(fill(TEMPLATE, arguments, lines), ["sbatch"], arguments.dry_run)
