@@ -19,7 +19,7 @@ SHAPE = ["--env", "CartPole-v1", "--num-envs", "8", "--set", "env.slice_envs=2",
 MINIBATCHES = ["--batch-size", "64", "--n-epochs", "2"]
 ALGORITHMS = {
     "a2c": ["--algorithm", "a2c", "--n-epochs", "1", "--batch-size", "128"],
-    "a3c": ["--algorithm", "a3c", "--n-epochs", "1", "--batch-size", "128"],
+    "a3c": ["--algorithm", "a3c", "--set", "training.num_actors=4", "--n-epochs", "1", "--batch-size", "128"],
     "impala": ["--algorithm", "impala", "--n-epochs", "1", "--batch-size", "128"],
     "appo": ["--algorithm", "appo", *MINIBATCHES],
     "ppo-lag-1": ["--set", "training.lag=1", *MINIBATCHES],
