@@ -13,11 +13,14 @@ from typing import Any
 from tests.conftest import ROOT
 
 CARTPOLE = [
-    "--env", "CartPole-v1", "--num-envs", "8", "--set", "env.slice_envs=2", "--n-steps", "16", "--batch-size", "64", "--n-epochs", "1",
-    "--set", "training.normalize_observations=true", "--set", "training.normalize_rewards=true", "--seed", "7",
+    "--env", "CartPole-v1", "--num-envs", "8", "--set", "env.slice_envs=2", "--n-steps", "16", "--batch-size",
+    "64", "--n-epochs", "1",
+    "--set", "training.normalize_observations=true", "--set", "training.normalize_rewards=true", "--seed",
+    "7",
 ]  # fmt: skip
 PROCGEN = [
-    "--env", "coinrun", "--policy", "nature", "--num-envs", "8", "--set", "env.slice_envs=2", "--n-steps", "8", "--batch-size", "32",
+    "--env", "coinrun", "--policy", "nature", "--num-envs", "8", "--set", "env.slice_envs=2", "--n-steps",
+    "8", "--batch-size", "32",
     "--n-epochs", "1", "--seed", "7",
 ]  # fmt: skip
 QUIET = ["--quiet", "--set", "logging.tensorboard=false", "--num-workers", "1"]
@@ -50,10 +53,12 @@ class Nodes:
         for index, rank in enumerate(ranks if ranks is not None else range(count)):
             prefix = ["ip", "netns", "exec", namespaces[index]] if namespaces else []
             self.processes.append(subprocess.Popen(
-                [*prefix, sys.executable, str(ROOT / "train_ppo_distributed.py"), *QUIET, *arguments, *place, "--node-rank", str(rank),
+                [*prefix, sys.executable, str(ROOT / "train_ppo_distributed.py"), *QUIET, *arguments, *place,
+                "--node-rank", str(rank),
                  *(extra or {}).get(index, [])],
                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
-                env={key: value for key, value in os.environ.items() if key not in ("RANK", "GLOO_SOCKET_IFNAME")}
+                env={key: value for key, value in os.environ.items() if key not in ("RANK",
+                    "GLOO_SOCKET_IFNAME")}
                 | (variables or {}).get(index, {}),
             ))  # fmt: skip
 

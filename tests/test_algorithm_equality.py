@@ -14,7 +14,8 @@ from tests.conftest import ROOT, Outcome, train
 from tests.nodes import Nodes, summary
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
-SHAPE = ["--env", "CartPole-v1", "--num-envs", "8", "--set", "env.slice_envs=2", "--n-steps", "16", "--seed", "7",
+SHAPE = ["--env", "CartPole-v1", "--num-envs", "8", "--set", "env.slice_envs=2", "--n-steps", "16", "--seed",
+"7",
          "--set", "training.normalize_observations=true", "--set", "logging.tensorboard=false"]  # fmt: skip
 MINIBATCHES = ["--batch-size", "64", "--n-epochs", "2"]
 ALGORITHMS = {
@@ -32,8 +33,10 @@ def killed_and_resumed(directory: Path, arguments: list[str]) -> Outcome:
     """A worker is killed in its third iteration or later, then the coordinator; another number of workers
     goes on.
     """
-    command = [sys.executable, "train_parallel_timed.py", *arguments, "--total-timesteps", "1000000", "--num-workers", "2",
-               "--set", "logging.checkpoint_iterations=2", "--quiet", "--output-dir", str(directory)]  # fmt: skip
+    command = [sys.executable, "train_parallel_timed.py", *arguments, "--total-timesteps", "1000000",
+    "--num-workers", "2",
+               "--set", "logging.checkpoint_iterations=2", "--quiet", "--output-dir",
+               str(directory)]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         _await_lines(directory / "metrics.jsonl", 3, process)

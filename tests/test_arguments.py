@@ -31,7 +31,8 @@ def test_what_is_no_whole_number(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "value"), [("1.5", 1.5), ("90s", 0.025), ("5m", 5 / 60), ("1.5h", 1.5), ("1h30m", 1.5), ("1e-3", 1e-3)]
+    ("text", "value"), [("1.5", 1.5), ("90s", 0.025), ("5m", 5 / 60), ("1.5h", 1.5), ("1h30m", 1.5), ("1e-3",
+    1e-3)]
 )  # fmt: skip
 def test_times(text: str, value: float) -> None:
     assert hours(text) == pytest.approx(value)

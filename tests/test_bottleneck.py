@@ -43,18 +43,24 @@ COLLECTS = {"share_collect": 0.84, "share_gradients": 0.12}
 @pytest.mark.parametrize(
     ("changes", "circumstances", "cause", "remedy"),
     [
-        ({}, {}, "arithmetic of the gradients (88% of the time), with all cores busy", "more cores would help (up to 16 workers)"),
+        ({}, {}, "arithmetic of the gradients (88% of the time), with all cores busy",
+        "more cores would help (up to 16 workers)"),
         ({}, {"cores": 8}, "arithmetic of the gradients", "--num-workers 8 should make an iteration"),
         (COLLECTS, {}, "environments and inference (84%", "up to 4 workers"),
-        ({"cpu_percent": 100.0, "cpu_wait_percent": 95.0}, {}, "other programs ran on this run's cores for 48%", "hardware.pinning"),
-        (COLLECTS | {"idle_collect": 0.3, "idle_share": 0.3, "cpu_percent": 210.0}, {"workers": 3, "cores": 4},
+        ({"cpu_percent": 100.0, "cpu_wait_percent": 95.0}, {},
+        "other programs ran on this run's cores for 48%", "hardware.pinning"),
+        (COLLECTS | {"idle_collect": 0.3, "idle_share": 0.3, "cpu_percent": 210.0}, {"workers": 3,
+        "cores": 4},
          "nothing to do for 30%", "--num-workers 4"),
         ({"idle_update": 0.2, "idle_share": 0.2, "cpu_percent": 240.0}, {"workers": 3, "cores": 3},
          "nothing to do for 20%", "16 lanes do not divide evenly over 3 workers, but no other"),
-        ({"share_coordinator": 0.5, "share_gradients": 0.38}, {}, "the coordinator, which worked alone for 50%", "--batch-size"),
-        ({"share_exchange": 0.5, "share_gradients": 0.36}, {}, "the exchange with other nodes (50%", "network"),
+        ({"share_coordinator": 0.5, "share_gradients": 0.38}, {},
+        "the coordinator, which worked alone for 50%", "--batch-size"),
+        ({"share_exchange": 0.5, "share_gradients": 0.36}, {}, "the exchange with other nodes (50%",
+        "network"),
         ({}, {"checkpoint_share": 0.5}, "checkpoints (50%", "logging.checkpoint_interval"),
-        ({}, {"kind": "sequential", "workers": 0}, "arithmetic", "train_parallel_timed.py --num-workers 2 should"),
+        ({}, {"kind": "sequential", "workers": 0}, "arithmetic",
+        "train_parallel_timed.py --num-workers 2 should"),
         ({}, {"kind": "cluster", "num_slices": 2, "workers": 1}, "arithmetic", "--num-workers 2 should"),
     ],
 )  # fmt: skip
@@ -72,12 +78,16 @@ def test_a_small_part_is_not_the_limit() -> None:
 
 # Recorded: 32 environments that sleep for 2 ms a step, 4 slices, 2 cores; with 2 workers and with 4.
 SLEEPING = {
-    "t_iter": 1.2189, "share_collect": 0.9757, "share_gradients": 0.0188, "share_reduce": 0.0015, "share_coordinator": 0.004,
-    "idle_share": 0.0169, "idle_collect": 0.0024, "idle_update": 0.5953, "cpu_percent": 22.2, "cpu_wait_percent": 6.2,
+    "t_iter": 1.2189, "share_collect": 0.9757, "share_gradients": 0.0188, "share_reduce": 0.0015,
+    "share_coordinator": 0.004,
+    "idle_share": 0.0169, "idle_collect": 0.0024, "idle_update": 0.5953, "cpu_percent": 22.2,
+    "cpu_wait_percent": 6.2,
 }  # fmt: skip
 SLEEPING_IN_4 = {
-    "t_iter": 0.6606, "share_collect": 0.9376, "share_gradients": 0.0446, "share_reduce": 0.01, "share_coordinator": 0.0078,
-    "idle_share": 0.0632, "idle_collect": 0.0146, "idle_update": 0.7918, "cpu_percent": 34.1, "cpu_wait_percent": 20.3,
+    "t_iter": 0.6606, "share_collect": 0.9376, "share_gradients": 0.0446, "share_reduce": 0.01,
+    "share_coordinator": 0.0078,
+    "idle_share": 0.0632, "idle_collect": 0.0146, "idle_update": 0.7918, "cpu_percent": 34.1,
+    "cpu_wait_percent": 20.3,
 }  # fmt: skip
 
 

@@ -29,7 +29,8 @@ from tests.nodes import CARTPOLE, QUIET, Nodes, free_port, learning, metrics, su
 @pytest.mark.parametrize(("num_slices", "lane_samples"), [(8, 4), (8, 3), (7, 2), (12, 8)])
 def test_the_tree_goes_on_across_nodes(num_nodes: int, num_slices: int, lane_samples: int) -> None:
     settings = small_settings(
-        env__num_envs=num_slices * 2, env__slice_envs=2, training__batch_size=num_slices * 8, training__lane_samples=lane_samples
+        env__num_envs=num_slices * 2, env__slice_envs=2, training__batch_size=num_slices * 8,
+        training__lane_samples=lane_samples
     )  # fmt: skip
     shape = settings.shape
     lanes = list(torch.randn(shape.num_lanes, 50) * 10 ** torch.linspace(-4, 4, shape.num_lanes)[:, None])

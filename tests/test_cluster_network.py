@@ -44,7 +44,8 @@ def test_two_and_four_hosts_learn_the_same_bits_as_one(game: str, tmp_path: Path
             directory = tmp_path / str(count)
             budget = ["--total-timesteps", str(steps * 4), "--output-dir", str(directory)]
             with Nodes(
-                count, *arguments, *budget, address=network.addresses[0], port=PORT, namespaces=network.hosts[:count]
+                count, *arguments, *budget, address=network.addresses[0], port=PORT,
+                namespaces=network.hosts[:count]
             ) as nodes:  # fmt: skip
                 assert nodes.wait() == [(0, "")] * count
             assert summary(directory)["policy_sha256"] == summary(alone)["policy_sha256"]
@@ -54,7 +55,8 @@ def test_two_and_four_hosts_learn_the_same_bits_as_one(game: str, tmp_path: Path
 def break_and_restart(directory: Path, game: str, fault: str, iterations: int, victim: int) -> None:
     """Trains on two hosts, breaks one in the middle, sees the other end in time, and starts both again."""
     arguments, steps = GAMES[game]
-    budget = ["--total-timesteps", str(steps * iterations), "--output-dir", str(directory), "--continue", "--timeout", str(TIMEOUT),
+    budget = ["--total-timesteps", str(steps * iterations), "--output-dir", str(directory), "--continue",
+    "--timeout", str(TIMEOUT),
               "--set", "logging.checkpoint_iterations=2"]  # fmt: skip
     with Network(2) as network:
         place = {"address": network.addresses[0], "port": PORT, "namespaces": network.hosts}

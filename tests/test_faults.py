@@ -246,7 +246,8 @@ def test_no_process_outlives_the_trial_before_the_start(tmp_path, monkeypatch, e
 
 @pytest.mark.parametrize(
     ("limit", "more", "flag"),
-    [(resource.RLIMIT_FSIZE, None, "ulimit -f"), (resource.RLIMIT_AS, 3e8, "ulimit -v"), (resource.RLIMIT_AS, 7e8, "ulimit -v")],
+    [(resource.RLIMIT_FSIZE, None, "ulimit -f"), (resource.RLIMIT_AS, 3e8, "ulimit -v"), (resource.RLIMIT_AS,
+        7e8, "ulimit -v")],
 )  # fmt: skip
 def test_limits_of_the_shell_are_one_line(tmp_path, limit, more, flag, capsys):
     """Before libraries are imported, and when the shared memory is there and the workers' own is not."""

@@ -473,7 +473,8 @@ def test_a_workers_lane_gradient_is_that_of_the_plain_formulation(network: str) 
     """Also in the next minibatch, with other parameters: the weights must have been packed anew."""
     workers = {}
     for kernels in ("native", "torch"):
-        flags = {"env.id": "coinrun", "env.num_envs": 4, "env.slice_envs": 2, "training.policy": network, "training.n_steps": 8,
+        flags = {"env.id": "coinrun", "env.num_envs": 4, "env.slice_envs": 2, "training.policy": network,
+        "training.n_steps": 8,
                  "training.batch_size": 16, "training.kernels": kernels}  # fmt: skip
         settings = load_settings(file=None, flags=flags)
         memory = Memory(settings, SPEC, num_flat(Policy(settings, SPEC)))

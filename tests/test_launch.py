@@ -82,7 +82,8 @@ def test_ssh_runs_a_node_on_each_host_and_passes_the_code_on(tmp_path: Path) -> 
         "import sys\nprint(sys.argv[-1], file=open(sys.argv[-1], 'w'))\nsys.exit(75)\n"
     )
     (tmp_path / "hosts.txt").write_text("a\nb\n")
-    command = [sys.executable, str(ROOT / "tools" / "launch" / "ssh.py"), "--hosts", str(tmp_path / "hosts.txt"),
+    command = [sys.executable, str(ROOT / "tools" / "launch" / "ssh.py"), "--hosts",
+    str(tmp_path / "hosts.txt"),
                "--output-dir", "x", "--project", str(tmp_path), "--python", sys.executable]  # fmt: skip
     path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     result = subprocess.run(command, env=os.environ | {"PATH": path}, capture_output=True, text=True)

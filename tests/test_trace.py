@@ -164,7 +164,8 @@ def test_a_trace_overwrites_nothing(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_ctrl_c_leaves_a_whole_trace(tmp_path: Path) -> None:
-    command = [sys.executable, "train_parallel_timed.py", "--env", "CartPole-v1", "--num-envs", "16", "--num-workers", "2",
+    command = [sys.executable, "train_parallel_timed.py", "--env", "CartPole-v1", "--num-envs", "16",
+    "--num-workers", "2",
                "--duration", "0.1", "--trace", "--output-dir", str(tmp_path / "run")]  # fmt: skip
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     try:

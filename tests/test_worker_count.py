@@ -12,7 +12,8 @@ SPEC = EnvSpec((17,), "float32", ActionSpec("gaussian", (6,)), 0)
 
 def settings(num_envs: int, batch_size: int, hidden: list[int]) -> Settings:
     return small_settings(
-        env__num_envs=num_envs, training__n_steps=128, training__batch_size=batch_size, training__hidden_sizes=hidden
+        env__num_envs=num_envs, training__n_steps=128, training__batch_size=batch_size,
+        training__hidden_sizes=hidden
     )  # fmt: skip
 
 

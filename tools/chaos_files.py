@@ -30,7 +30,8 @@ from parallel_ppo.workers.carried import Snapshot  # noqa: E402
 from parallel_ppo.workers.memory import Memory  # noqa: E402
 
 Report = dict[str, Any]
-CARTPOLE = {"env.id": "CartPole-v1", "env.num_envs": 4, "training.n_steps": 8, "training.batch_size": 32, "training.policy": "mlp",
+CARTPOLE = {"env.id": "CartPole-v1", "env.num_envs": 4, "training.n_steps": 8, "training.batch_size": 32,
+"training.policy": "mlp",
             "training.hidden_sizes": [8, 8]}  # fmt: skip
 NATURE = {"env.id": "coinrun", "env.num_envs": 16, "training.n_steps": 16, "training.batch_size": 64,
           "training.policy": "nature"}  # fmt: skip
@@ -74,7 +75,8 @@ class World:
         weights = {
             name: np.ascontiguousarray(view.numpy()) for name, view in views(self.policy, flat).items()
         }
-        return {"weights": weights, "metadata": {"format": "parallel_ppo policy 1"}, "policy_sha256": sha256(self.policy, flat),
+        return {"weights": weights, "metadata": {"format": "parallel_ppo policy 1"},
+        "policy_sha256": sha256(self.policy, flat),
                 "learning": learning_settings(self.settings)}  # fmt: skip
 
     def save(self, directory: Path, snapshot: Snapshot, keep: int = 2) -> bool:

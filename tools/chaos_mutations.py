@@ -43,7 +43,8 @@ ROOT = Path(__file__).resolve().parent.parent
 HANG = 20  # seconds
 FORBIDDEN = ("pickle.find_class", "os.system", "os.exec", "os.posix_spawn", "subprocess.Popen")
 ODD_VALUES: list[Any] = [
-    None, True, -1, 0, 2**62, 2**63, 10**30, 1e308, -1e308, float("nan"), float("inf"), "", "x", "\ud800", "../../../etc/passwd",
+    None, True, -1, 0, 2**62, 2**63, 10**30, 1e308, -1e308, float("nan"), float("inf"), "", "x", "\ud800",
+    "../../../etc/passwd",
     "/dev/zero", [], {}, [[]], {"a": {"b": 1}}, "1" * 500, [0] * 1000,
 ]  # fmt: skip
 
@@ -107,8 +108,10 @@ class CheckpointMutator:
     def __init__(self, draw: random.Random, mark: Path) -> None:
         self.draw = draw
         self.payloads = [
-            pickle.dumps(Bomb(mark)), b"PK\x03\x04" + zlib.compress(bytes(10**7)), zlib.compress(bytes(10**7)), b"", b"\0" * 4096,
-            struct.pack("<Q", 2**63) + b"{}", struct.pack("<Q", 10**8) + b"{", b"[" * 100_000, b"{\"a\":" * 50_000, os.urandom(5000),
+            pickle.dumps(Bomb(mark)), b"PK\x03\x04" + zlib.compress(bytes(10**7)),
+            zlib.compress(bytes(10**7)), b"", b"\0" * 4096,
+            struct.pack("<Q", 2**63) + b"{}", struct.pack("<Q", 10**8) + b"{", b"[" * 100_000,
+            b"{\"a\":" * 50_000, os.urandom(5000),
         ]  # fmt: skip
 
     def mutate(self, place: Path) -> None:
@@ -241,16 +244,20 @@ def mutate_checkpoints(folder: Path, *, number: int, seed: int = 6) -> Report:
         slowest = max(slowest, seconds)
         if outcome == "failed":
             failures.append(text[-1500:])
-    return {"mutations": number, **outcomes, "executions": len(watch.executions) + mark.exists(), "slowest_s": round(slowest, 3),
+    return {"mutations": number, **outcomes, "executions": len(watch.executions) + mark.exists(),
+    "slowest_s": round(slowest, 3),
             "peak_memory_growth_mb": watch.growth_mb(), "failures": failures[:3]}  # fmt: skip
 
 
 # --- configuration files ------------------------------------------------------------------------------------
 
 ODD_YAML = [
-    "[" * 30000, "{a: " * 2000, "- " * 30000, "? " * 9000, "!!python/object/apply:os.system [id]", "!!binary x", "!!bool maybe", "!!int ''", "!!timestamp x",
-    "&a [*a]", "*b", "2020-13-45", "1" * 5000, "0x", "1e400", ".nan", "-.inf", "~", "''", "{1: 2}", "{[1]: 2}", "? {a: b}", "!!set {a}", "|\n  x",
-    "9" * 30, "1:61:99", "-1", "0", "true", "[]", "{}", "0.0000001", "1e-400", "\x00", "\ufeff", "2020-01-01", "procgen", "os:path", "a:b:c", ":", "..",
+    "[" * 30000, "{a: " * 2000, "- " * 30000, "? " * 9000, "!!python/object/apply:os.system [id]",
+    "!!binary x", "!!bool maybe", "!!int ''", "!!timestamp x",
+    "&a [*a]", "*b", "2020-13-45", "1" * 5000, "0x", "1e400", ".nan", "-.inf", "~", "''", "{1: 2}",
+    "{[1]: 2}", "? {a: b}", "!!set {a}", "|\n  x",
+    "9" * 30, "1:61:99", "-1", "0", "true", "[]", "{}", "0.0000001", "1e-400", "\x00", "\ufeff", "2020-01-01",
+    "procgen", "os:path", "a:b:c", ":", "..",
     "1000000", "65536", "4096", "[64, [64]]", "[1000000000000]", "{a: !!binary aGk=}", "{a: 2020-01-01}",
 ]  # fmt: skip
 
@@ -306,7 +313,8 @@ def mutate_configs(folder: Path, *, number: int, seed: int = 7) -> Report:
         if outcome == "failed":
             failures.append(text[-1500:])
             shutil.copy(file, folder / f"failed-{len(failures)}.yaml")
-    return {"mutations": number, **outcomes, "executions": len(watch.executions), "slowest_s": round(slowest, 3),
+    return {"mutations": number, **outcomes, "executions": len(watch.executions), "slowest_s": round(slowest,
+        3),
             "peak_memory_growth_mb": watch.growth_mb(), "failures": failures[:3]}  # fmt: skip
 
 
@@ -356,5 +364,7 @@ def mutate_for_commands(folder: Path, *, number: int, seed: int = 8) -> Report:
         code = str(Training(arguments, folder / "commands.log").wait(300))
         codes[code] = codes.get(code, 0) + 1
     text = (folder / "commands.log").read_text(errors="replace")
-    return {"commands": number, "exit_codes": codes, "other_exit_codes": sum(n for code, n in codes.items() if code not in ("0", "2")),
-            "tracebacks": text.count("Traceback"), "executions": int((folder / "executed").exists())}  # fmt: skip
+    return {"commands": number, "exit_codes": codes, "other_exit_codes": sum(n for code,
+        n in codes.items() if code not in ("0", "2")),
+            "tracebacks": text.count("Traceback"),
+            "executions": int((folder / "executed").exists())}  # fmt: skip

@@ -27,7 +27,8 @@ from parallel_ppo.records.metrics import NOT_LEARNING, read_records  # noqa: E40
 from parallel_ppo.workers import observer  # noqa: E402
 
 STEPS_PER_ITERATION = 16 * 16
-SMALL = ["--env", "coinrun", "--policy", "nature", "--num-envs", "16", "--n-steps", "16", "--batch-size", "64",
+SMALL = ["--env", "coinrun", "--policy", "nature", "--num-envs", "16", "--n-steps", "16", "--batch-size",
+"64",
          "--n-epochs", "1", "--num-workers", "2", "--set", "hardware.pinning=none"]  # fmt: skip
 HEADER = "  -> "  # of a run, in its first lines
 TOKEN = "PARALLEL_PPO_CHAOS_TOKEN"
@@ -206,7 +207,8 @@ def measure_workers(folder: Path, entries: list[dict[str, Any]]) -> Report:
         if kind != "SIGKILL"
     }
     return {
-        "faults_planned": len(entries), "faults_fired": len(fired), "kills_by_phase": by_phase, "others_by_kind": by_kind,
+        "faults_planned": len(entries), "faults_fired": len(fired), "kills_by_phase": by_phase,
+        "others_by_kind": by_kind,
         "identical": is_identical(folder / "broken", folder / "reference"),
         "detection_s": _spread(delays.get("other", [])), "detection_stopped_s": _spread(delays["SIGSTOP"]),
         "detection_exit_s": _spread(delays["exit"]),  # from the call
@@ -320,7 +322,8 @@ def preempt_long_iteration(folder: Path, *, times: int, seed: int = 4) -> Report
     iteration's start.
     """
     draw, run = random.Random(seed), folder / "long"
-    shape = ["--env", "coinrun", "--policy", "impala", "--num-envs", "32", "--n-steps", "128", "--batch-size", "1024",
+    shape = ["--env", "coinrun", "--policy", "impala", "--num-envs", "32", "--n-steps", "128", "--batch-size",
+    "1024",
              "--n-epochs", "12", "--num-workers", "2"]  # fmt: skip
     far = ["--total-timesteps", str(10**9)]
     gone, codes = [], []
@@ -403,7 +406,8 @@ def _sample(tree: list[int]) -> dict[str, float]:
         except OSError:
             continue
     return {
-        "processes": len(sizes), "rss_coordinator_mb": sizes[0] if sizes else 0, "rss_nursery_mb": sizes[1] if len(sizes) > 1 else 0,
+        "processes": len(sizes), "rss_coordinator_mb": sizes[0] if sizes else 0,
+        "rss_nursery_mb": sizes[1] if len(sizes) > 1 else 0,
         "rss_all_mb": sum(sizes), "descriptors": descriptors, "zombies": zombies,
     }  # fmt: skip
 
@@ -486,15 +490,18 @@ def measure_cost(folder: Path, *, iterations: int = 2) -> Report:
 
     parts = ((TrainingState, "snapshot"), (Worker, "publish"), (Worker, "check_outputs"), (JsonlLog, "write"))
     watch = Stopwatch(*parts, (Keeper, "save"), (Coordinator, "iterate"))
-    arguments = ["--env", "coinrun", "--policy", "impala", "--num-envs", "32", "--n-steps", "128", "--batch-size", "1024", "--n-epochs", "1",
-                 "--num-threads", "1", "--total-timesteps", str(iterations * 32 * 128), "--quiet"]  # fmt: skip
+    arguments = ["--env", "coinrun", "--policy", "impala", "--num-envs", "32", "--n-steps", "128",
+    "--batch-size", "1024", "--n-epochs", "1",
+                 "--num-threads", "1", "--total-timesteps", str(iterations * 32 * 128),
+                 "--quiet"]  # fmt: skip
     assert train.train_sequential([*arguments, "--output-dir", str(folder / "one")]) == 0
     seconds = watch.seconds
     iteration, one_save = seconds.pop("Coordinator.iterate") / iterations, seconds.pop("Keeper.save") / 2
     each = {name: value / iterations for name, value in seconds.items()}
     saving = one_save / 300  # one checkpoint every 300 s, the default
     return {
-        "iteration_cpu_s": iteration, "cpu_s_per_iteration": {name: round(value, 5) for name, value in each.items()},
+        "iteration_cpu_s": iteration, "cpu_s_per_iteration": {name: round(value, 5) for name,
+        value in each.items()},
         "one_checkpoint_cpu_s": one_save, "checkpoint_share_percent": 100 * saving,
         "share_percent": 100 * (sum(each.values()) / iteration + saving),
     }  # fmt: skip

@@ -23,7 +23,8 @@ from chaos_files import can_mount, small_disk
 from chaos_runs import ROOT, Training, is_identical
 
 Report = dict[str, Any]
-CARTPOLE = ["--env", "CartPole-v1", "--num-envs", "4", "--n-steps", "8", "--batch-size", "32", "--num-workers", "2",
+CARTPOLE = ["--env", "CartPole-v1", "--num-envs", "4", "--n-steps", "8", "--batch-size", "32",
+"--num-workers", "2",
             "--set", "hardware.pinning=none"]  # fmt: skip
 ENVIRONMENTS = '''
 import os, subprocess
@@ -76,11 +77,14 @@ def with_environments(folder: Path, env: str) -> tuple[list[str], dict[str, str]
     return ["--env", f"chaos_environments:{env}", *CARTPOLE[2:]], variables
 
 
-def run(arguments: list[str], script: str = "train_parallel_timed.py", limit: Callable[[], None] | None = None,
+def run(arguments: list[str], script: str = "train_parallel_timed.py", limit: Callable[[],
+    None] | None = None,
         **variables: str) -> tuple[int, str]:  # fmt: skip
     """Exit code and everything that was said."""
-    done = subprocess.run([sys.executable, str(ROOT / script), *arguments], env=os.environ | variables, preexec_fn=limit,
-                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace", timeout=900)  # fmt: skip
+    done = subprocess.run([sys.executable, str(ROOT / script), *arguments], env=os.environ | variables,
+        preexec_fn=limit,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                          timeout=900)  # fmt: skip
     return done.returncode, done.stdout
 
 
@@ -90,7 +94,8 @@ def terminals(folder: Path) -> Report:
     place = folder / "runs" / "[test]"
     arguments += ["--total-timesteps", "320", "--output-dir", str(place)]
     leader, follower = pty.openpty()
-    process = subprocess.Popen([sys.executable, str(ROOT / "train_parallel_timed.py"), *arguments], stdout=follower, stderr=follower,
+    process = subprocess.Popen([sys.executable, str(ROOT / "train_parallel_timed.py"), *arguments],
+        stdout=follower, stderr=follower,
                                env=os.environ | variables | {"TERM": "xterm", "COLUMNS": "300"})  # fmt: skip
     os.close(follower)
     seen = b""
@@ -103,8 +108,10 @@ def terminals(folder: Path) -> Report:
         if not data:
             break
     code, text = process.wait(60), seen.decode(errors="replace")
-    return {"exit_code": code, "error_shown_as_it_is": "[/data/x] not found [bold] \\x1b]0;owned\\x07" in text,
-            "folder_shown": "[test]" in text, "escaped": "\x1b]0;" in text, "tracebacks": text.count("Traceback")}  # fmt: skip
+    return {"exit_code": code,
+    "error_shown_as_it_is": "[/data/x] not found [bold] \\x1b]0;owned\\x07" in text,
+            "folder_shown": "[test]" in text, "escaped": "\x1b]0;" in text,
+            "tracebacks": text.count("Traceback")}  # fmt: skip
 
 
 def homes(folder: Path) -> Report:
@@ -126,7 +133,8 @@ def homes(folder: Path) -> Report:
         (run([*CARTPOLE, *whole, "--output-dir", place["reference"]], **first), 0, "done"),
     ]
     as_promised = [code == wanted and words in text for (code, text), wanted, words in starts]
-    return {"starts": len(starts), "as_promised": sum(as_promised), "tracebacks": sum(text.count("Traceback") for (_, text), _, _ in starts),
+    return {"starts": len(starts), "as_promised": sum(as_promised),
+    "tracebacks": sum(text.count("Traceback") for (_, text), _, _ in starts),
             "identical": is_identical(Path(place["keyed"]), Path(place["reference"]))}  # fmt: skip
 
 
@@ -214,8 +222,10 @@ def limits(folder: Path) -> Report:
     sizes = [(resource.RLIMIT_FSIZE, kilobytes) for kilobytes in (1, 64, 512, 8192)]
     sizes += [(resource.RLIMIT_AS, megabytes * 1024) for megabytes in (256, 512, 768, 1024, 1536, 4096)]
     for number, (limit, kilobytes) in enumerate(sizes):
-        code, text = run([*CARTPOLE, "--total-timesteps", "64", "--quiet", "--output-dir", str(folder / str(number))],
-                         limit=lambda limit=limit, most=kilobytes * 1024: resource.setrlimit(limit, (most, most)))  # type: ignore[misc]  # fmt: skip
+        code, text = run([*CARTPOLE, "--total-timesteps", "64", "--quiet", "--output-dir",
+            str(folder / str(number))],
+                         limit=lambda limit=limit, most=kilobytes * 1024: resource.setrlimit(limit, (most,
+                             most)))  # type: ignore[misc]  # fmt: skip
         codes[str(code)] = codes.get(str(code), 0) + 1
         broken += "Traceback" in text or code not in (0, 2) or (code == 2 and text.count("\n") != 1)
     return {"starts": len(sizes), "exit_codes": codes, "tracebacks_or_others": broken}
@@ -226,7 +236,8 @@ def links(folder: Path) -> Report:
     victim, run_folder = folder / "victim", folder / "run"
     victim.write_bytes(b"precious")
     run([*CARTPOLE, "--total-timesteps", "64", "--output-dir", str(run_folder)])
-    names = ("config.yaml", "run.json", "summary.json", "metrics.jsonl", "episodes.jsonl", "evaluation.json", "play.gif", "faults.jsonl",
+    names = ("config.yaml", "run.json", "summary.json", "metrics.jsonl", "episodes.jsonl", "evaluation.json",
+        "play.gif", "faults.jsonl",
              "trace-1.json", ".lock", "checkpoints/latest", "logs/node-1.log")  # fmt: skip
     codes, copy = [], folder / "copy"
     for name in names:

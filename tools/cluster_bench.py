@@ -53,7 +53,8 @@ def node(arguments: argparse.Namespace) -> None:
     from parallel_ppo.training import planning
     from parallel_ppo.workers.memory import Memory
 
-    flags = {"cluster.nnodes": arguments.nodes, "cluster.master_addr": arguments.address, "cluster.master_port": PORT,
+    flags = {"cluster.nnodes": arguments.nodes, "cluster.master_addr": arguments.address,
+    "cluster.master_port": PORT,
              "training.policy": arguments.policy}  # fmt: skip
     settings = load_settings(file=ROOT / "config" / "ppo_cpu_cluster.yaml", flags=flags)
     place = nodes.Node(arguments.rank, arguments.nodes)
@@ -73,8 +74,10 @@ def node(arguments: argparse.Namespace) -> None:
         distributed.all_reduce(vector)
         times["all_reduce"].append(time.monotonic() - began)
     sent = joined.exchange.bytes_sent / (arguments.rounds + 2)
-    result: dict[str, Any] = {"nodes": arguments.nodes, "policy": arguments.policy, "parameters": memory.gradient.size,
-                              "bytes_sent_per_minibatch": round(sent), "rate_mbit": arguments.rate, "delay_ms": arguments.delay}  # fmt: skip
+    result: dict[str, Any] = {"nodes": arguments.nodes, "policy": arguments.policy,
+    "parameters": memory.gradient.size,
+                              "bytes_sent_per_minibatch": round(sent), "rate_mbit": arguments.rate,
+                              "delay_ms": arguments.delay}  # fmt: skip
     for name, values in times.items():
         result[f"{name}_ms_median"] = round(1000 * statistics.median(values[2:]), 2)
         result[f"{name}_ms_least"] = round(1000 * min(values[2:]), 2)
@@ -88,17 +91,22 @@ def node(arguments: argparse.Namespace) -> None:
 
 def training(arguments: argparse.Namespace, rank: int, address: str, directory: Path) -> list[str]:
     steps = 4096 * (arguments.iterations + 1)
-    return [sys.executable, str(ROOT / "train_ppo_distributed.py"), "--config", str(ROOT / "config" / "ppo_cpu_cluster.yaml"), "--quiet",
-            "--policy", arguments.policy, "--nnodes", str(arguments.nodes), "--node-rank", str(rank), "--master-addr", address,
-            "--master-port", str(PORT), "--total-timesteps", str(steps), "--set", f"cluster.reduction={arguments.reduction}",
+    return [sys.executable, str(ROOT / "train_ppo_distributed.py"), "--config",
+    str(ROOT / "config" / "ppo_cpu_cluster.yaml"), "--quiet",
+            "--policy", arguments.policy, "--nnodes", str(arguments.nodes), "--node-rank", str(rank),
+            "--master-addr", address,
+            "--master-port", str(PORT), "--total-timesteps", str(steps), "--set",
+            f"cluster.reduction={arguments.reduction}",
             "--output-dir", str(directory)]  # fmt: skip
 
 
 def report(arguments: argparse.Namespace, directory: Path) -> None:
     """Without the first iteration, which warms up."""
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()][1:]
-    result = {"nodes": arguments.nodes, "policy": arguments.policy, "reduction": arguments.reduction, "rate_mbit": arguments.rate,
-              "delay_ms": arguments.delay, "t_iter": [round(record["t_iter"], 3) for record in records]}  # fmt: skip
+    result = {"nodes": arguments.nodes, "policy": arguments.policy, "reduction": arguments.reduction,
+    "rate_mbit": arguments.rate,
+              "delay_ms": arguments.delay, "t_iter": [round(record["t_iter"],
+              3) for record in records]}  # fmt: skip
     for name in ("t_sync_wait", "t_sync_transfer"):
         result[name] = [round(record[name], 3) for record in records]
         share = sum(record[name] for record in records) / sum(record["t_iter"] for record in records)
@@ -145,7 +153,8 @@ class Link:
         for index, host in enumerate(self.hosts):
             for words in (
                 f"netns add {host}", f"link set wire{index} netns {host}", f"-n {host} link set lo up",
-                f"-n {host} addr add 10.78.0.{index + 1}/24 dev wire{index}", f"-n {host} link set wire{index} mtu {MTU} up",
+                f"-n {host} addr add 10.78.0.{index + 1}/24 dev wire{index}",
+                f"-n {host} link set wire{index} mtu {MTU} up",
             ):  # fmt: skip
                 subprocess.run(["ip", *words.split()], check=True)
         self.process = os.fork()

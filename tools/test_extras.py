@@ -146,7 +146,8 @@ def test_extra(name: str) -> str:
 
 
 PARTS: dict[str, Callable[[str], str]] = {
-    "wheel": test_wheel, "notebook": test_notebook, "examples": test_examples, **dict.fromkeys(EXTRAS, test_extra),
+    "wheel": test_wheel, "notebook": test_notebook, "examples": test_examples, **dict.fromkeys(EXTRAS,
+    test_extra),
 }  # fmt: skip
 
 

@@ -23,7 +23,8 @@ from parallel_ppo.settings.schema import TrainingSettings
 def targets(rollout: Rollout, rewards: RewardNormalizer, training: TrainingSettings) -> None:
     """Scales the rewards and writes the advantages and returns of an iteration."""
     rollout.advantage[:] = generalized_advantages(
-        reward=scaled_rewards(rollout, rewards, training), value=rollout.value, episode_start=rollout.episode_start, truncated=rollout.truncated,
+        reward=scaled_rewards(rollout, rewards, training), value=rollout.value,
+        episode_start=rollout.episode_start, truncated=rollout.truncated,
         final_value=rollout.final_value, gamma=training.gamma, gae_lambda=training.gae_lambda,
     )  # fmt: skip
     rollout.target_return[:] = rollout.advantage + rollout.value[:-1]

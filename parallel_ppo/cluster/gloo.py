@@ -200,7 +200,8 @@ class GlooCluster:
         if self.buffers is None:
             size, chunk = self.node.size, -(-memory.gradient.size // self.node.size)
             self.buffers = Buffers(
-                chunk, np.zeros((size, len(self.groups), chunk), np.float32), np.zeros((sum(self.num_groups), chunk), np.float32),
+                chunk, np.zeros((size, len(self.groups), chunk), np.float32), np.zeros((sum(self.num_groups),
+                    chunk), np.float32),
                 np.zeros((size, chunk), np.float32), np.zeros(size * chunk, np.float32),
             )  # fmt: skip
         return self.buffers

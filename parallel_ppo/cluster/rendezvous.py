@@ -220,7 +220,8 @@ def _open_store(cluster: ClusterSettings, node: Node, master: str, deadline: flo
         timeout = datetime.timedelta(seconds=max(1.0, min(STORE_TIMEOUT, deadline - time.monotonic())))
         try:
             opened.append(distributed.TCPStore(master, cluster.master_port, node.size, listens, timeout,
-                                               wait_for_workers=False, master_listen_fd=descriptor))  # fmt: skip
+                                               wait_for_workers=False,
+                                               master_listen_fd=descriptor))  # fmt: skip
         except (RuntimeError, ValueError) as error:
             opened.append(error)
 
@@ -345,7 +346,8 @@ def connect(meeting: Meeting, node: Node, cluster: ClusterSettings) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = meeting.interface
     try:
         distributed.init_process_group(
-            cluster.distributed_backend, store=distributed.PrefixStore("gloo", meeting.store), rank=node.rank, world_size=node.size,
+            cluster.distributed_backend, store=distributed.PrefixStore("gloo", meeting.store), rank=node.rank,
+            world_size=node.size,
             timeout=datetime.timedelta(seconds=cluster.timeout),
         )  # fmt: skip
     except (RuntimeError, ValueError) as error:

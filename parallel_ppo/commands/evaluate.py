@@ -98,8 +98,10 @@ def _evaluate(argv: Sequence[str] | None) -> int:
     if not arguments.quiet:
         console = Console(highlight=False)
         console.width = max(console.width, TABLE_WIDTH)
-        console.print(Text(f"{printable(report['env_id'])}  step {report['env_steps']:,}  {report['num_episodes']} episodes"
-                      f"{' (each)' if len(level_sets) > 1 else ''}  seed {report['seed']}{'  deterministic' if report['deterministic'] else ''}"))  # fmt: skip
+        each = " (each)" if len(level_sets) > 1 else ""
+        how = "  deterministic" if report["deterministic"] else ""
+        played = f"{report['num_episodes']} episodes{each}  seed {report['seed']}{how}"
+        console.print(Text(f"{printable(report['env_id'])}  step {report['env_steps']:,}  {played}"))
         console.print(table(report))
         print(printable(f"95 % intervals in brackets; written to {output}"))
     if arguments.render:

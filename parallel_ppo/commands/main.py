@@ -10,7 +10,8 @@ from parallel_ppo.version import VERSION
 
 # name -> where it is, and what it does
 COMMANDS = {
-    "train": ("commands.train:train_parallel", "train on all cores; --sequential: in one process; --nnodes N: on several machines"),
+    "train": ("commands.train:train_parallel",
+    "train on all cores; --sequential: in one process; --nnodes N: on several machines"),
     "evaluate": ("commands.evaluate:evaluate", "how good a policy is, on its levels and on others"),
     "play": ("commands.play:play_episodes", "film a policy"),
     "plot": ("reports.plot_command:main", "curves of one or several runs"),

@@ -25,9 +25,12 @@ DEFAULT_HOURS = 1.0
 
 Flags = dict[str, tuple[str, Callable[[str], Any], str]]  # flag -> key, converter, help
 COMMON_FLAGS: Flags = {
-    "--duration": ("training.duration", hours, "train for this long, resumed sessions included: hours, or 90s, 5m, 1.5h"),
-    "--total-timesteps": ("training.total_timesteps", whole_number, "train for this many environment steps (1e6), rounded up to an iteration"),
-    "--env": ("env.id", str, "a Procgen game (coinrun, procgen-coinrun-v0, procgen:procgen-coinrun-v0) or a Gymnasium id"),
+    "--duration": ("training.duration", hours,
+    "train for this long, resumed sessions included: hours, or 90s, 5m, 1.5h"),
+    "--total-timesteps": ("training.total_timesteps", whole_number,
+    "train for this many environment steps (1e6), rounded up to an iteration"),
+    "--env": ("env.id", str,
+    "a Procgen game (coinrun, procgen-coinrun-v0, procgen:procgen-coinrun-v0) or a Gymnasium id"),
     "--algorithm": ("training.algorithm", str, "ppo (the default), a2c, a3c, impala or appo"),
     "--num-envs": ("env.num_envs", whole_number, "environments in total"),
     "--num-levels": ("env.num_levels", whole_number, "Procgen: number of training levels, 0 for all"),
@@ -37,15 +40,19 @@ COMMON_FLAGS: Flags = {
     "--n-epochs": ("training.n_epochs", whole_number, "passes over the samples of an iteration"),
     "--batch-size": ("training.batch_size", whole_number, "samples of a minibatch"),
     "--learning-rate": ("training.learning_rate", number, "the optimizer's step size"),
-    "--policy": ("training.policy", str, "auto, impala, nature, mlp, or a network of your own as module:Class"),
+    "--policy": ("training.policy", str,
+    "auto, impala, nature, mlp, or a network of your own as module:Class"),
     "--seed": ("training.seed", whole_number, "decides, with the learning settings, what is learned"),
 }  # fmt: skip
 PARALLEL_FLAGS: Flags = {
-    "--num-workers": ("parallel.num_workers", number_or_auto, "worker processes; never changes what is learned"),
-    "--num-envs-per-worker": ("parallel.num_envs_per_worker", whole_number, "with --num-workers: sets --num-envs to the product"),
+    "--num-workers": ("parallel.num_workers", number_or_auto,
+    "worker processes; never changes what is learned"),
+    "--num-envs-per-worker": ("parallel.num_envs_per_worker", whole_number,
+    "with --num-workers: sets --num-envs to the product"),
 }  # fmt: skip
 CLUSTER_FLAGS: Flags = {
-    "--num-workers": ("parallel.num_workers", number_or_auto, "worker processes of each node; never changes what is learned"),
+    "--num-workers": ("parallel.num_workers", number_or_auto,
+    "worker processes of each node; never changes what is learned"),
     "--nnodes": ("cluster.nnodes", whole_number, "nodes in total"),
     "--master-addr": ("cluster.master_addr", str, "address of node 0, on the private network"),
     "--master-port": ("cluster.master_port", whole_number, "port of node 0"),
@@ -54,7 +61,8 @@ CLUSTER_FLAGS: Flags = {
     "--join-timeout": ("cluster.join_timeout", number, "seconds to wait for all nodes at the start"),
 }  # fmt: skip
 SEQUENTIAL_FLAGS: Flags = {
-    "--num-threads": ("hardware.num_threads", number_or_auto, "torch threads; 1 learns the same bits as parallel"),
+    "--num-threads": ("hardware.num_threads", number_or_auto,
+    "torch threads; 1 learns the same bits as parallel"),
 }  # fmt: skip
 
 

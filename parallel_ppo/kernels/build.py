@@ -27,8 +27,8 @@ COMMON_FLAGS = (
     "-Wall",
     "-Wextra",
 )
-"""No contraction: which operations are fused is written in the source, so that no compiler version changes a bit.
-No predictive commoning: gcc would carry pixels from one register to the next instead of loading them again."""
+"""No contraction: which operations are fused is written in the source, so no compiler changes a bit.
+No predictive commoning: gcc would carry pixels from register to register instead of loading them again."""
 
 VARIANTS = {
     "avx512": (

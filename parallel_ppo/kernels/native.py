@@ -126,8 +126,10 @@ class NativeHeads:
         action, log_prob = np.empty((samples, components), np.float32), np.empty(samples, np.float32)
         value = np.empty(samples, np.float32)
         self.library.heads_act(
-            features.data_ptr(), samples, self.num_features, *(weight.data_ptr() for weight in self.weights), components, self.sizes,
-            draws.data_ptr(), self.logits.data_ptr(), action.ctypes.data, log_prob.ctypes.data, value.ctypes.data,
+            features.data_ptr(), samples, self.num_features, *(weight.data_ptr() for weight in self.weights),
+            components, self.sizes,
+            draws.data_ptr(), self.logits.data_ptr(), action.ctypes.data, log_prob.ctypes.data,
+            value.ctypes.data,
         )  # fmt: skip
         return action, log_prob, value
 
@@ -218,8 +220,10 @@ class NativeTrunk:
             and features_gradient.dtype == torch.float32
         )
         self.call("backward",
-            observation.data_ptr(), num_samples, self.channels, self.parameter_pointers, self.packed.data_ptr(), activations.data_ptr(),
-            self.scratch.data_ptr(), features.data_ptr(), features_gradient.data_ptr(), pointers_to(gradients),
+            observation.data_ptr(), num_samples, self.channels, self.parameter_pointers,
+            self.packed.data_ptr(), activations.data_ptr(),
+            self.scratch.data_ptr(), features.data_ptr(), features_gradient.data_ptr(),
+            pointers_to(gradients),
         )  # fmt: skip
         self.free_places[num_samples].append(activations)
 
@@ -229,7 +233,8 @@ class NativeTrunk:
         self.reserve(num_samples)
         features = torch.empty(num_samples, self.num_features)
         self.call("forward",
-            observation.data_ptr(), num_samples, self.channels, self.parameter_pointers, self.packed.data_ptr(), int(keep),
+            observation.data_ptr(), num_samples, self.channels, self.parameter_pointers,
+            self.packed.data_ptr(), int(keep),
             place.data_ptr(), self.scratch.data_ptr(), features.data_ptr(),
         )  # fmt: skip
         return features

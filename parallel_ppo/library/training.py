@@ -78,7 +78,8 @@ def train(
 
 def _key(name: str) -> str:
     """`seed` -> training.seed; where two sections have a name, the first."""
-    sections = {section: field.annotation.model_fields for section, field in Settings.model_fields.items()}  # type: ignore[union-attr]
+    fields = Settings.model_fields.items()
+    sections = {name: field.annotation.model_fields for name, field in fields}  # type: ignore[union-attr]
     for section, keys in sections.items():
         if name in keys:
             return f"{section}.{name}"

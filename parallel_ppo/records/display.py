@@ -49,7 +49,7 @@ def make_log(path: Path, name: str) -> Display:
     """For a node that does not lead: its own file instead of the terminal, which is the first node's."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = open(open_to_append(path), "a", encoding="utf-8")  # noqa: SIM115  (lives as long as the process)
+        file = open(open_to_append(path), "a", encoding="utf-8")  # noqa: SIM115  (never closed)
     except OSError as error:
         print(f"warning: {path}: node {name} keeps no log ({error.strerror})", file=sys.stderr)
         return PlainDisplay(Console(stderr=True, highlight=False), quiet=True)
@@ -97,8 +97,10 @@ def node_lines(record: Record, most: int = 8) -> list[Text]:
         is_slowest = report["name"] == record["slowest_node"]
         lines.append(Text.assemble(
             ("node ", "dim"), (report["name"], "bold yellow" if is_slowest else "bold"),
-            ("  collect ", "dim"), f"{report['t_rollout']:.1f}s", ("  update ", "dim"), f"{report['t_learn']:.1f}s",
-            ("  waited ", "dim"), f"{report['t_wait']:.1f}s", ("  transfer ", "dim"), f"{report['t_transfer']:.1f}s",
+            ("  collect ", "dim"), f"{report['t_rollout']:.1f}s", ("  update ", "dim"),
+            f"{report['t_learn']:.1f}s",
+            ("  waited ", "dim"), f"{report['t_wait']:.1f}s", ("  transfer ", "dim"),
+            f"{report['t_transfer']:.1f}s",
             ("  the others wait for it" if is_slowest else "", "yellow"),
         ))  # fmt: skip
     hidden = len(record.get("nodes", [])) - most
@@ -189,13 +191,17 @@ class LiveDisplay:
             return Group(head)
         record = self.record
         figures = Text.assemble(
-            ("return ", "dim"), (_shown(record["episode_return_mean"], ".2f"), "bold green"), ("  fps ", "dim"), (f"{record['fps']:,.0f}", "bold"),
+            ("return ", "dim"), (_shown(record["episode_return_mean"], ".2f"), "bold green"), ("  fps ",
+            "dim"), (f"{record['fps']:,.0f}", "bold"),
             ("  step ", "dim"), f"{record['steps_global']:,}", ("  kl ", "dim"), f"{record['approx_kl']:.4f}",
-            ("  entropy ", "dim"), f"{record['entropy']:.3f}", ("  memory ", "dim"), f"{record['rss_mb']:,.0f} MB",
+            ("  entropy ", "dim"), f"{record['entropy']:.3f}", ("  memory ", "dim"),
+            f"{record['rss_mb']:,.0f} MB",
         )  # fmt: skip
         shares = Text.assemble(
-            ("collect ", "dim"), f"{record['t_rollout'] / record['t_iter']:.0%}", ("  update ", "dim"), f"{record['t_learn'] / record['t_iter']:.0%}",
-            ("  coordinator alone ", "dim"), f"{record['t_coordinator'] / record['t_iter']:.1%}", ("  workers ", "dim"), f"{record['num_workers']}",
+            ("collect ", "dim"), f"{record['t_rollout'] / record['t_iter']:.0%}", ("  update ", "dim"),
+            f"{record['t_learn'] / record['t_iter']:.0%}",
+            ("  coordinator alone ", "dim"), f"{record['t_coordinator'] / record['t_iter']:.1%}",
+            ("  workers ", "dim"), f"{record['num_workers']}",
             ("  idle ", "dim"), f"{record['idle_share']:.1%}",
         )  # fmt: skip
         return Group(head, figures, shares, *node_lines(record))

@@ -240,8 +240,10 @@ def derive_shape(settings: Settings) -> Shape:
     lane = training.lane_samples or _default_lane(training.policy) or samples
     count = min(-(-samples // max(lane, 1)), MAX_LANES)  # more are refused by `_check_batch`
     lanes = tuple(samples // count + (index < samples % count) for index in range(count))
-    return Shape(training.n_steps, env.num_envs, slice_envs, num_slices, training.n_epochs, total // training.batch_size,
-                 training.batch_size, samples, lanes, total, training.lag, num_slices if in_turn else 0)  # fmt: skip
+    return Shape(training.n_steps, env.num_envs, slice_envs, num_slices, training.n_epochs,
+        total // training.batch_size,
+                 training.batch_size, samples, lanes, total, training.lag,
+                 num_slices if in_turn else 0)  # fmt: skip
 
 
 def _default_lane(policy: str) -> int | None:

@@ -64,7 +64,8 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
     features, blocks, statistics = spec.vector_shape, -(-p // BLOCK), len(Statistics._fields)
     partial = settings.cluster.nnodes > 1  # only this node's part of the widest arrays is ever touched
     table = [
-        Field("observation", (t + 1, e, *observation), spec.observation_dtype, *COLLECTED, sampled=True, sparse=partial, slab=True),
+        Field("observation", (t + 1, e, *observation), spec.observation_dtype, *COLLECTED, sampled=True,
+            sparse=partial, slab=True),
         Field("action", (t, e, *action), "float32", *COLLECTED, sampled=True, slab=True),
         Field("action_mask", (t, e, choices if masks else 0), "uint8", *COLLECTED, sampled=masks, slab=True),
         Field("log_prob", (t, e), "float32", *COLLECTED, sampled=True, gathered=revalues, slab=True),
@@ -77,8 +78,10 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         Field("level_complete", (t, e), "int8", *AT_AN_END, gathered=True, slab=True),
         Field("advantage", (t, e), "float32", *TARGET, sampled=True, slab=True),
         Field("target_return", (t, e), "float32", *TARGET, sampled=True, slab=True),
-        Field("learner_value", (t + 1, e) if revalues else (0, 0), "float32", *REVALUED, gathered=revalues, slab=True),
-        Field("learner_log_prob", (t, e) if revalues else (0, 0), "float32", *REVALUED, gathered=revalues, slab=True),
+        Field("learner_value", (t + 1, e) if revalues else (0, 0), "float32", *REVALUED, gathered=revalues,
+            slab=True),
+        Field("learner_log_prob", (t, e) if revalues else (0, 0), "float32", *REVALUED, gathered=revalues,
+            slab=True),
         Field("parameters", (p,), "float32", "coordinator", "always; changes only between phases"),
         Field("observation_mean", features, "float32", *PUBLISHED),
         Field("observation_scale", features, "float32", *PUBLISHED),
@@ -95,7 +98,8 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         Field("carry_observation", (slots, e, *observation), spec.observation_dtype, *CARRIED, carried=True),
         Field("carry_start", (slots, e), "uint8", *CARRIED, carried=True),
         Field("state_length", (slots, e), "int64", *CARRIED, carried=True),
-        Field("state_bytes", (slots, e, spec.state_bytes), "uint8", *CARRIED, carried=True, used_length="state_length", sparse=True),
+        Field("state_bytes", (slots, e, spec.state_bytes), "uint8", *CARRIED, carried=True,
+            used_length="state_length", sparse=True),
     ]  # fmt: skip
     return [f._replace(shape=(shape.num_slabs, *f.shape)) if f.slab else f for f in table]
 

@@ -89,11 +89,14 @@ def test_found_by_a_worker(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "expected"),
     [
-        ("env.wrappers=[gymnasium.wrappers:Nothing]", "env.wrappers: cannot find 'gymnasium.wrappers:Nothing'"),
+        ("env.wrappers=[gymnasium.wrappers:Nothing]",
+        "env.wrappers: cannot find 'gymnasium.wrappers:Nothing'"),
         ("env.wrappers=[nothing]", "expected module:Class"),
-        ("env.wrappers=['gymnasium.wrappers:ResizeObservation': {shape: [8, 8]}]", "env.wrappers: gymnasium.wrappers:ResizeObservation cannot wrap"),
+        ("env.wrappers=['gymnasium.wrappers:ResizeObservation': {shape: [8, 8]}]",
+        "env.wrappers: gymnasium.wrappers:ResizeObservation cannot wrap"),
         ("env.kwargs={nonsense: 1}", "cannot be made (TypeError"),
-        ("training.policy=nature", "training.policy: 'nature' cannot read the vectors of CartPole-v1; use mlp"),
+        ("training.policy=nature",
+        "training.policy: 'nature' cannot read the vectors of CartPole-v1; use mlp"),
     ],
 )  # fmt: skip
 def test_wrong_settings_of_an_environment(

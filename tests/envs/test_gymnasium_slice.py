@@ -142,7 +142,8 @@ def read(space: spaces.Space, value: object) -> np.ndarray:
 
 def test_vectors_of_every_kind() -> None:
     space = spaces.Tuple([
-        spaces.Box(-1, 1, (2, 2)), spaces.Discrete(3, start=5), spaces.MultiDiscrete([2, 3]), spaces.MultiBinary(2),
+        spaces.Box(-1, 1, (2, 2)), spaces.Discrete(3, start=5), spaces.MultiDiscrete([2, 3]),
+        spaces.MultiBinary(2),
     ])  # fmt: skip
     value = (np.array([[1, 2], [3, 4]], np.float32), np.int64(6), np.array([1, 0]), np.array([1, 0], np.int8))
     assert read(space, value).tolist() == [1, 2, 3, 4, 0, 1, 0, 0, 1, 1, 0, 0, 1, 0]
@@ -204,7 +205,8 @@ def test_misfits_name_their_part(change: dict, expected: str) -> None:
 
 @pytest.mark.parametrize(
     "space",
-    [spaces.Text(3), spaces.Dict({"a": spaces.Sequence(spaces.Discrete(2))}), spaces.Tuple([]), spaces.Box(0, 255, (40, 40, 40), np.uint8)],
+    [spaces.Text(3), spaces.Dict({"a": spaces.Sequence(spaces.Discrete(2))}), spaces.Tuple([]), spaces.Box(0,
+        255, (40, 40, 40), np.uint8)],
     ids=str,
 )  # fmt: skip
 def test_unsupported_observations_are_refused(space: spaces.Space) -> None:
@@ -233,7 +235,8 @@ def test_a_refusal_names_the_wrapper_that_helps() -> None:
         (spaces.MultiBinary(3), [1, 0, 1], [1, 0, 1]),
         (spaces.Box(-2, 2, (1, 2)), [0.5, -3], [[1.0, -2.0]]),
         (spaces.Box(0, 10, (2,)), [0, 0.2], [5.0, 6.0]),
-        (spaces.Box(np.array([0, -np.inf]), np.array([np.inf, np.inf]), dtype=np.float64), [-4, 7], [0.0, 7.0]),
+        (spaces.Box(np.array([0, -np.inf]), np.array([np.inf, np.inf]), dtype=np.float64), [-4, 7], [0.0,
+        7.0]),
         (spaces.Box(5, np.inf, (3,)), [-1, 0, 2], [5.0, 6.0, 8.0]),
         (spaces.Box(-np.inf, -5, (3,)), [1, 0, -2], [-5.0, -6.0, -8.0]),
         (spaces.Box(-np.finfo(np.float32).max, np.finfo(np.float32).max, (2,)), [0.5, -7], [0.5, -7]),
@@ -246,7 +249,8 @@ def test_actions(space: spaces.Space, row: list[float], expected: object) -> Non
     assert space.contains(written)
 
 
-@pytest.mark.parametrize("space", [spaces.Text(3), spaces.Box(0, 9, (2,), np.int32), spaces.Dict({"a": spaces.Discrete(2)})], ids=str)  # fmt: skip
+@pytest.mark.parametrize("space", [spaces.Text(3), spaces.Box(0, 9, (2,), np.int32),
+    spaces.Dict({"a": spaces.Discrete(2)})], ids=str)  # fmt: skip
 def test_unsupported_actions_are_refused(space: spaces.Space) -> None:
     with pytest.raises(InputError, match="Sample-v0 has the action space"):
         action_writer(space, "Sample-v0")

@@ -94,9 +94,11 @@ def main_network() -> type:
         ({"env": gymnasium.Env}, "env: got .*; expected a name"),
         ({"seed": -1}, "training.seed: got -1"),
         ({"seed": object()}, "training.seed: got .*; expected plain values"),
-        ({"policy": main_network()}, "training.policy: Net is defined in the running script or notebook, .*%%writefile my_networks.py"),
+        ({"policy": main_network()},
+        "training.policy: Net is defined in the running script or notebook, .*%%writefile my_networks.py"),
         ({"policy": "nowhere:Net"}, "training.policy: cannot import 'nowhere'"),
-        ({"env": "OnlyHere-v0"}, "env.id: 'OnlyHere-v0' is registered in the running script or notebook.*%%writefile my_envs.py"),
+        ({"env": "OnlyHere-v0"},
+        "env.id: 'OnlyHere-v0' is registered in the running script or notebook.*%%writefile my_envs.py"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_used_is_raised_in_one_line(given: dict, line: str, tmp_path: Path) -> None:

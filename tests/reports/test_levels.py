@@ -12,7 +12,8 @@ from parallel_ppo.reports.runs import Episodes, load_run
 def write_episodes(path, rows):
     """Rows of step, level, success."""
     lines = [
-        {"iteration": 1, "step": step, "env": 0, "return": 1.0, "length": 5, "level_seed": level, "success": success}
+        {"iteration": 1, "step": step, "env": 0, "return": 1.0, "length": 5, "level_seed": level,
+        "success": success}
         for step, level, success in rows
     ]  # fmt: skip
     (path / "episodes.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))

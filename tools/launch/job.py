@@ -59,7 +59,8 @@ def fill(template: str, arguments: argparse.Namespace, lines: list[str], **more:
     whatever is trapped meanwhile.
     """
     return template.format(
-        name=quoted([arguments.name]), nodes=arguments.nodes, cpus=arguments.cpus, time=arguments.time, workers=arguments.cpus,
+        name=quoted([arguments.name]), nodes=arguments.nodes, cpus=arguments.cpus, time=arguments.time,
+        workers=arguments.cpus,
         extra="".join(f"{line}\n" for line in lines), project=quoted([arguments.project]),
         training=training(arguments, arguments.nodes), wait=WAIT, **more,
     )  # fmt: skip

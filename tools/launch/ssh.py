@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Start a training on the hosts of a file (one a line, node 0 first) by ssh; all nodes end together.
 
-Ctrl-C or TERM here is sent to the coordinators: they save and end. Start the same command again to continue the run.
+Ctrl-C or TERM here is sent to the coordinators: they save and end. The same command again continues.
 """
 
 import re
@@ -10,7 +10,10 @@ from pathlib import Path
 
 from job import InputError, parser, quoted, run, training
 
-EXAMPLE = "tools/launch/ssh.py --hosts hosts.txt --output-dir runs/big -- --env coinrun --num-envs 128 --batch-size 4096"
+EXAMPLE = (
+    "tools/launch/ssh.py --hosts hosts.txt --output-dir runs/big -- --env coinrun --num-envs 128 "
+    "--batch-size 4096"
+)
 
 TEMPLATE = """#!/bin/bash
 set -u
@@ -18,7 +21,7 @@ hosts=({hosts})
 pids=()
 command={command}
 
-# -tt ties the remote coordinator to this connection: where it breaks, the coordinator gets a HUP, saves and ends.
+# -tt ties the remote coordinator to this connection: where it breaks, it gets a HUP, saves and ends.
 for rank in "${{!hosts[@]}}"; do
   # shellcheck disable=SC2029  # the command is meant to be expanded here
   ssh -tt -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3 "${{hosts[$rank]}}" \\
@@ -61,8 +64,10 @@ def read_hosts(path: Path) -> list[str]:
 
 def main() -> int:
     options = parser(str(__doc__), EXAMPLE)
-    options.add_argument("--hosts", type=Path, required=True, metavar="FILE", help="one host a line, node 0 first")  # fmt: skip
-    options.add_argument("--master-addr", help="of node 0, on the private network (default: its name in the file)")  # fmt: skip
+    options.add_argument("--hosts", type=Path, required=True, metavar="FILE",
+        help="one host a line, node 0 first")  # fmt: skip
+    options.add_argument("--master-addr",
+        help="of node 0, on the private network (default: its name in the file)")  # fmt: skip
     options.add_argument("--num-workers", default="auto", help="of each node (default: %(default)s)")
     arguments = options.parse_args()
     hosts = read_hosts(arguments.hosts)
