@@ -146,3 +146,13 @@ def test_schedules() -> None:
         training__clip_range_schedule="linear", training__schedule_by="time", training__schedule_hours=1.0
     )
     assert scheduled(timed, env_steps=0, wall_time=1800).clip_range == pytest.approx(0.1)
+
+
+def test_an_infinite_divergence_is_no_reason_to_stop_in_silence() -> None:
+    settings = small_settings(training__target_kl=0.1)
+    state, pool, _ = collected(settings)
+    state.memory.log_prob[:] = -200  # the ratio overflows
+    before = state.parameters.clone()
+    with pytest.raises(NumbersError, match="not finite"):
+        update(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
+    assert torch.equal(state.parameters, before)
