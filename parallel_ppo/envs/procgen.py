@@ -38,8 +38,12 @@ def warm_up() -> None:
 
 def _make(game: str, num: int, options: dict[str, Any]) -> Any:
     with _quiet():
+        from gym3.libenv import CEnv
         from procgen import ProcgenGym3Env
 
+        # Closed by hand only: closing one while another is made, as the garbage collector would, waits for ever
+        # on a lock of cffi that this thread holds.
+        CEnv.__del__ = lambda env: None
         return ProcgenGym3Env(num=num, env_name=game, num_threads=0, **options)
 
 

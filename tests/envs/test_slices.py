@@ -88,3 +88,18 @@ def test_plain_arrays_survive_packing_and_nothing_else_is_packed() -> None:
     )
     with pytest.raises(TypeError, match="plain numbers"):
         pack_arrays({"x": np.array([object()])})
+
+
+@pytest.mark.procgen
+def test_an_environment_that_is_forgotten_is_not_closed_by_the_garbage_collector() -> None:
+    """It could be in the middle of making another, and would wait for a lock of its own thread."""
+    from gym3.libenv import CEnv
+
+    settings = small_settings("coinrun", "nature")
+    env = make_slice(settings, 0)
+    closed = []
+    env.native._close = env.native.close  # type: ignore[attr-defined]
+    env.native.close = lambda: closed.append(True)  # type: ignore[attr-defined]
+    CEnv.__del__(env.native)  # type: ignore[attr-defined]
+    assert not closed
+    env.native._close()  # type: ignore[attr-defined]
