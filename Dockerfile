@@ -1,5 +1,5 @@
 # For CPUs. Not built in this project's tests: there is no Docker where they run.
-#   docker build -t parallel-ppo . && docker run --rm -v "$PWD/runs:/work/runs" parallel-ppo train --env CartPole-v1
+#   docker build -t parallel-ppo . && docker run --rm -v "$PWD/runs:/training/runs" parallel-ppo train --env CartPole-v1
 FROM python:3.11-slim AS build
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev
 COPY . /source
@@ -10,5 +10,5 @@ RUN python -m parallel_ppo.kernels.build
 FROM python:3.11-slim
 COPY --from=build /installed /usr/local
 ENV PARALLEL_PPO_KERNEL_CACHE=/usr/local/kernels
-WORKDIR /work
+WORKDIR /training
 ENTRYPOINT ["parallel-ppo"]
