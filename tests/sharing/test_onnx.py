@@ -14,7 +14,7 @@ from parallel_ppo.settings.schema import Settings
 from parallel_ppo.sharing.command import export as export_command
 from parallel_ppo.sharing.onnx import Graph, export, rows_of, trial_inputs
 from tests.conftest import small_settings
-from tests.weight_files import write_weights
+from tests.evaluation.weight_files import write_weights
 
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")

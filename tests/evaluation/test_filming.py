@@ -9,7 +9,7 @@ from PIL import Image
 from parallel_ppo.commands.play import play_episodes
 from parallel_ppo.evaluation import video
 from tests.conftest import small_settings
-from tests.weight_files import write_weights
+from tests.evaluation.weight_files import write_weights
 
 
 def read(path: Path) -> tuple[tuple[int, int], list[np.ndarray]]:

@@ -15,8 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests")]
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "workers")]
 
 import chaos_runs  # noqa: E402
 
@@ -207,7 +207,7 @@ def test_no_process_outlives_its_worker_or_the_coordinator(tmp_path, monkeypatch
     """A helper and a daemon of each environment; the fork server is even stopped when the coordinator is
     killed.
     """
-    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests"))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "workers"))
     training = chaos_runs.Training(helped(tmp_path, "--total-timesteps", str(10**9)), tmp_path / "log")
     metrics, faults = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "faults.jsonl"
     assert soon(lambda: metrics.exists() and metrics.stat().st_size > 0), (tmp_path / "log").read_text()

@@ -8,7 +8,7 @@ from parallel_ppo.commands.evaluate import evaluate
 from parallel_ppo.evaluation import report as reports
 from parallel_ppo.workers.playing import Played
 from tests.conftest import command, small_settings
-from tests.weight_files import write_weights
+from tests.evaluation.weight_files import write_weights
 
 NAN = float("nan")
 

@@ -10,7 +10,7 @@ from parallel_ppo.envs.build import probe
 from parallel_ppo.evaluation import policy_files
 from parallel_ppo.exits import InputError
 from tests.conftest import small_settings
-from tests.weight_files import contents, write_weights
+from tests.evaluation.weight_files import contents, write_weights
 
 
 def load_all(path: Path, **options: bool) -> policy_files.Filled:

@@ -20,7 +20,7 @@ from parallel_ppo.training.recorder import Iteration
 from parallel_ppo.workers.pool import Span
 from parallel_ppo.workers.tasks import Collect, Gradient, Reduce
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 GRADIENT = Gradient(0, 0, 0, 0, (0.0, 1.0, 0.2))
 
 

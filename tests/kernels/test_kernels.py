@@ -500,7 +500,7 @@ def test_a_workers_lane_gradient_is_that_of_the_plain_formulation(network: str) 
 @both_networks
 @pytest.mark.multiprocess
 def test_the_benchmark_names_every_layer(network: str, tmp_path: Path) -> None:
-    script = Path(__file__).resolve().parents[1] / "benchmarks" / "kernels.py"
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "kernels.py"
     output = tmp_path / "kernels.json"
     command = [
         sys.executable,
@@ -525,7 +525,7 @@ def test_the_benchmark_names_every_layer(network: str, tmp_path: Path) -> None:
 @needs_kernels
 @pytest.mark.multiprocess
 def test_the_ceiling_is_measured_for_processes_that_share_nothing(tmp_path: Path) -> None:
-    script = Path(__file__).resolve().parents[1] / "benchmarks" / "ceiling.py"
+    script = Path(__file__).resolve().parents[2] / "benchmarks" / "ceiling.py"
     output = tmp_path / "ceiling.json"
     command = [
         sys.executable,

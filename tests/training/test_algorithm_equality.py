@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.nodes import Nodes, summary
 from tests.conftest import ROOT, Outcome, train
-from tests.nodes import Nodes, summary
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 SHAPE = ["--env", "CartPole-v1", "--num-envs", "8", "--set", "env.slice_envs=2", "--n-steps", "16", "--seed",

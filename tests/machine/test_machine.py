@@ -25,7 +25,7 @@ from parallel_ppo.machine.placement import (
 )
 from parallel_ppo.machine.resources import Machine, format_cpu_list, parse_cpu_list, read_machine
 from tests.conftest import ROOT
-from tests.machines import machine as made_up
+from tests.machine.machines import machine as made_up
 
 sys.path.insert(0, str(ROOT / "tools"))
 import cpu_plan

@@ -13,7 +13,7 @@ from parallel_ppo.policies.autograd import AutogradNetwork
 from parallel_ppo.policies.stacked_mlp import StackedMlp
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings
-from tests.test_differentiation import ACTIONS, SAMPLES, network, observations
+from tests.algorithms.test_differentiation import ACTIONS, SAMPLES, network, observations
 
 # --- A2C ----------------------------------------------------------------------------------------------------
 

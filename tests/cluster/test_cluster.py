@@ -18,9 +18,9 @@ from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.training import planning
+from tests.cluster.nodes import CARTPOLE, QUIET, Nodes, free_port, learning, metrics, summary
 from tests.conftest import ROOT, command, small_settings, train
-from tests.machines import machine
-from tests.nodes import CARTPOLE, QUIET, Nodes, free_port, learning, metrics, summary
+from tests.machine.machines import machine
 
 # --- who owns what ------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import learning_settings
 from tests.conftest import ROOT
-from tests.machines import machine
+from tests.machine.machines import machine
 
 DEFAULT, FOUR = Candidate(), Candidate(4)
 ON_TWO_CORES = Iteration(1.0, 1.0, 1.0, Pieces(4, 16, 16), workers=2, cores=2)

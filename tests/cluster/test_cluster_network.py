@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.cluster.network import Network, why_not
+from tests.cluster.nodes import CARTPOLE, PROCGEN, QUIET, Nodes, learning, summary
 from tests.conftest import train
-from tests.network import Network, why_not
-from tests.nodes import CARTPOLE, PROCGEN, QUIET, Nodes, learning, summary
 
 REASON = why_not()
 pytestmark = [
