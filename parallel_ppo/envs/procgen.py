@@ -47,6 +47,13 @@ def _make(game: str, num: int, options: dict[str, Any]) -> Any:
         return ProcgenGym3Env(num=num, env_name=game, num_threads=0, **options)
 
 
+def _options(settings: EnvSettings) -> dict[str, Any]:
+    """Where Procgen itself chooses the level, it takes no word about levels."""
+    chosen = settings.distribution_mode == "exploration"
+    left_out = ("num_levels", "start_level") if chosen else ()
+    return {option: getattr(settings, option) for option in PROCGEN_OPTIONS if option not in left_out}
+
+
 class ProcgenSlice:
     """A slice is one native vector environment, whose random stream belongs to its state."""
 
@@ -57,8 +64,7 @@ class ProcgenSlice:
     ) -> None:
         game = env_names.procgen_game(settings.id)
         assert game is not None
-        options = {option: getattr(settings, option) for option in PROCGEN_OPTIONS}
-        options["rand_seed"] = integer_seed(seed, "procgen", first_env)
+        options = _options(settings) | {"rand_seed": integer_seed(seed, "procgen", first_env)}
         self.native = _make(game, num_envs, options)
         # Rendering for people costs milliseconds per environment and step, so it is done in copies
         # of those that are looked at.

@@ -67,6 +67,7 @@ def chosen_env(saved: EnvSettings, env_id: str | None) -> EnvSettings:
         return saved
     canonical = env_names.canonical(env_id)
     if env_names.procgen_game(canonical) is not None and env_names.procgen_game(saved.id) is not None:
+        env_names.check_mode(canonical, saved.distribution_mode)
         return saved.model_copy(update={"id": canonical})
     return EnvSettings(id=canonical)
 
@@ -80,7 +81,7 @@ def chosen_levels(text: str, env: EnvSettings) -> list[str]:
             )
     if "test" in level_sets and not has_unseen_levels(env):
         why = (
-            "the policy was trained on all levels (env.num_levels 0), so none is unseen"
+            "the policy was trained on all levels (env.num_levels 0, or exploration's one), so none is unseen"
             if env_names.procgen_game(env.id) is not None
             else f"{env.id} has no levels"
         )

@@ -9,6 +9,11 @@ PROCGEN_GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
     "heist", "jumper", "leaper", "maze", "miner", "ninja", "plunder", "starpilot",
 )  # fmt: skip
+GAMES_WITH_MODE = {  # all have easy and hard levels; asked for another one that it lacks, Procgen ends the process
+    "extreme": ("chaser", "dodgeball", "leaper", "starpilot"),
+    "memory": ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"),
+    "exploration": ("caveflyer", "climber", "coinrun", "heist", "jumper", "leaper", "maze", "ninja"),
+}
 
 
 def procgen_game(env_id: str) -> str | None:
@@ -16,6 +21,16 @@ def procgen_game(env_id: str) -> str | None:
     name = env_id.removeprefix("procgen:")
     name = name.removeprefix("procgen-").removesuffix("-v0") if name.startswith("procgen-") else name
     return name if name in PROCGEN_GAMES else None
+
+
+def check_mode(env_id: str, distribution_mode: str) -> None:
+    """That a Procgen game has such levels."""
+    game, able = procgen_game(env_id), GAMES_WITH_MODE.get(distribution_mode, PROCGEN_GAMES)
+    if game is not None and game not in able:
+        raise InputError(
+            f"env.distribution_mode: {game} has no {distribution_mode} levels, only {', '.join(able)} have;"
+            " use easy or hard"
+        )
 
 
 def canonical(env_id: str) -> str:

@@ -261,6 +261,11 @@ def _check(settings: Settings) -> Settings:
             raise InputError(
                 f"env.{option}: is an option of Procgen and does nothing for {env.id}; remove it"
             )
+    env_names.check_mode(env.id, env.distribution_mode)
+    if env.distribution_mode == "exploration" and (env.num_levels or env.start_level):
+        raise InputError(
+            "env.num_levels and env.start_level: exploration is one level, which Procgen chooses; remove them"
+        )
     if is_procgen and (env.kwargs or env.wrappers or env.fresh_objects is True):
         raise InputError(
             "env.kwargs, env.wrappers and env.fresh_objects: are for Gymnasium environments; Procgen's"

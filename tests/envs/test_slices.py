@@ -44,6 +44,17 @@ def test_a_restored_procgen_slice_replays_exactly(game: str) -> None:
         assert np.array_equal(got, wanted)
 
 
+@pytest.mark.procgen
+@pytest.mark.parametrize(
+    ("mode", "game"), [(mode, game) for mode, games in env_names.GAMES_WITH_MODE.items() for game in games]
+)
+def test_games_start_in_the_modes_that_they_have(mode: str, game: str) -> None:
+    env = make_slice(small_settings(game, "nature", env__distribution_mode=mode), 0)
+    same = (env.reset() == env.reset()[0]).all()
+    assert same == (mode == "exploration")  # its one level opens every episode
+    env.close()
+
+
 def test_a_restored_gymnasium_slice_replays_exactly() -> None:
     settings = small_settings()
     env, other = make_slice(settings, 0), make_slice(settings, 0)

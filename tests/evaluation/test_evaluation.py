@@ -6,7 +6,8 @@ import torch
 
 from parallel_ppo.envs.build import make_slice, probe
 from parallel_ppo.envs.contract import Step
-from parallel_ppo.exits import NumbersError
+from parallel_ppo.evaluation.loaded_policy import chosen_env
+from parallel_ppo.exits import InputError, NumbersError
 from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.policies.parameters import initialise, num_flat
@@ -111,6 +112,13 @@ def test_unseen_levels_exist_only_beyond_a_bounded_number_of_them() -> None:
     assert not playing.has_unseen_levels(small_settings().env)
     last = small_settings("coinrun", "nature", env__num_levels=2**31 - 1).env
     assert not playing.has_unseen_levels(last)
+
+
+def test_another_game_must_have_the_levels_of_the_policy() -> None:
+    exploring = small_settings("coinrun", "nature", env__distribution_mode="exploration").env
+    assert chosen_env(exploring, "maze").distribution_mode == "exploration"
+    with pytest.raises(InputError, match=r"env\.distribution_mode: bigfish has no exploration levels"):
+        chosen_env(exploring, "bigfish")
 
 
 def episodes(settings: Settings, index: int, number: int, iteration: int = 0) -> list[tuple]:
