@@ -284,6 +284,10 @@ def _check(settings: Settings) -> Settings:
     _check_algorithm(settings)
     _check_batch(settings)
     _check_plain(settings)
+    if settings.hardware.buffers == "file" and settings.hardware.buffer_directory is None:
+        raise InputError(
+            "hardware.buffers: 'file' needs a directory on a disk; give it as hardware.buffer_directory"
+        )
     return settings
 
 

@@ -117,6 +117,8 @@ class HardwareSettings(Section):
     num_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = 1
     lock_memory: bool = True
     huge_pages: bool = True
+    buffers: Literal["memory", "file"] = "memory"
+    buffer_directory: Annotated[str, Field(min_length=1)] | None = None
 
 
 class LoggingSettings(Section):

@@ -61,6 +61,8 @@ def make_plan(
         settings = _as_before(settings)
     if node.leads:
         check_installed(settings.logging.trackers)
+    if settings.hardware.buffers == "file":
+        _check_buffer_directory(Path(str(settings.hardware.buffer_directory)))
     spec = probe(settings)
     settings = resolve_kernels(_freeze_schedules(resolve_policy(settings, spec)), spec)
     trial = examine(settings)
@@ -127,6 +129,14 @@ def check_addresses(more_bytes: int) -> None:
     problem = address_space_error(more_bytes)
     if problem is not None:
         raise InputError(problem)
+
+
+def _check_buffer_directory(directory: Path) -> None:
+    if not (directory.is_dir() and os.access(directory, os.W_OK)):
+        raise InputError(
+            f"hardware.buffer_directory: {directory} is not a directory that can be written; make it first,"
+            " or give another"
+        )
 
 
 def _trace_path(wanted: Path, root: Path) -> Path:

@@ -43,7 +43,7 @@ from parallel_ppo.training.planning import Plan, check_addresses, share_host
 from parallel_ppo.training.recorder import Recorder, Records
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.fork_server import ForkServer
-from parallel_ppo.workers.memory import Memory, bytes_needed, settle
+from parallel_ppo.workers.memory import Memory, bytes_needed, file_bytes_needed, settle
 from parallel_ppo.workers.pool import NOT_RESTORED, InlinePool, Pool
 from parallel_ppo.workers.process_pool import ProcessPool
 from parallel_ppo.workers.worker import Worker
@@ -63,6 +63,9 @@ def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
     place = plan.directory.checkpoints
     while not place.exists():
         place = place.parent
+    buffers = settings.hardware.buffer_directory
+    if buffers is not None and Path(buffers).stat().st_dev == place.stat().st_dev:
+        need += file_bytes_needed(settings, spec, num_parameters)
     kept = [file for step in checkpoint.steps(plan.directory.checkpoints) for file in step.glob("*")]
     free = shutil.disk_usage(place).free + sum(file.lstat().st_size for file in kept)  # older ones make room
     if free >= need:

@@ -82,7 +82,7 @@ class ForkServer:
         self.has_answered = False
         self.check: Callable[[], None] = lambda: None  # called while waiting; leaves by an exception
 
-    def spawn(self, worker: int, cpu: int | None, memory: tuple[int, int]) -> Child:
+    def spawn(self, worker: int, cpu: int | None, memory: tuple[int, ...]) -> Child:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         with theirs:
             request = json.dumps({"worker": worker, "cpu": cpu}).encode()
@@ -251,7 +251,7 @@ def _fork(
 
         serve(
             descriptors[0],
-            (descriptors[1], descriptors[2]),
+            tuple(descriptors[1:]),
             settings,
             spec,
             request["worker"],

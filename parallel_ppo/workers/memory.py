@@ -4,7 +4,8 @@ environments.
 One table (`fields`) defines every array: name, shape, type, who writes it, when it is valid; and whether
 it is `sampled` into lanes, `gathered` from all nodes after a collect, or `carried` into the next
 iteration, and so saved (`carried.py`). Nothing of this is spelled out again elsewhere. Coordinator and
-workers build the same table from the same settings, so only two file descriptors have to be passed.
+workers build the same table from the same settings, so only file descriptors have to be passed: one for
+what is always touched, one for what is not (`sparse`), and with `hardware.buffers: file` one for the slabs.
 Nothing has a name: nothing can be left behind by any death.
 T steps, E envs, S slices, L lanes, P parameters.
 """
@@ -24,7 +25,7 @@ from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import InputError
 from parallel_ppo.policies import heads
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.workers import playing
+from parallel_ppo.workers import buffer_file, playing
 
 BLOCK = 16384  # parameters per block of the reduction; the gradient norm is summed block by block
 PAGE = 4096
@@ -52,6 +53,11 @@ class Field(NamedTuple):
     carried: bool = False  # [slot, E, ...]: where an iteration starts
     used_length: str = ""  # of a carried field: the field that says how much of a row is used
     sparse: bool = False  # reserved but not touched until needed: never locked or pre-faulted
+    in_file: bool = False  # on a disk, because the run is larger than the memory
+
+    @property
+    def place(self) -> str:
+        return "file" if self.in_file else "sparse" if self.sparse else "dense"
 
 
 def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field]:
@@ -101,13 +107,22 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         Field("state_bytes", (slots, e, spec.state_bytes), "uint8", *CARRIED, carried=True,
             used_length="state_length", sparse=True),
     ]  # fmt: skip
-    return [f._replace(shape=(shape.num_slabs, *f.shape)) if f.slab else f for f in table]
+    in_file = settings.hardware.buffers == "file"
+    return [
+        field._replace(shape=(shape.num_slabs, *field.shape), in_file=in_file) if field.slab else field
+        for field in table
+    ]
 
 
-def _layout(table: list[Field], sparse: bool) -> tuple[dict[str, int], int]:
+def _places(settings: Settings) -> tuple[str, ...]:
+    """Each is one descriptor and one mapping."""
+    return ("dense", "sparse", "file") if settings.hardware.buffers == "file" else ("dense", "sparse")
+
+
+def _layout(table: list[Field], place: str) -> tuple[dict[str, int], int]:
     offsets, position = {}, 0
     for field in table:
-        if field.sparse == sparse:
+        if field.place == place:
             offsets[field.name] = position
             size = int(np.prod(field.shape, dtype=np.int64)) * np.dtype(field.dtype).itemsize
             position += -(-size // PAGE) * PAGE
@@ -116,16 +131,22 @@ def _layout(table: list[Field], sparse: bool) -> tuple[dict[str, int], int]:
 
 def bytes_needed(settings: Settings, spec: EnvSpec, num_parameters: int) -> int:
     """What will really be touched: the dense fields, this node's part of the sparse ones, and 64 KB for
-    each saved state.
+    each saved state. What lies in a file needs no memory.
     """
     table, nnodes = fields(settings, spec, num_parameters), settings.cluster.nnodes
-    dense = _layout(table, sparse=False)[1]
-    wide = _layout([field for field in table if field.name != "state_bytes"], sparse=True)[1]
+    dense = _layout(table, "dense")[1]
+    wide = _layout([field for field in table if field.name != "state_bytes"], "sparse")[1]
     return (
         dense
         + -(-wide // nnodes)
         + settings.shape.num_slots * settings.shape.num_envs * min(spec.state_bytes, 65536)
     )
+
+
+def file_bytes_needed(settings: Settings, spec: EnvSpec, num_parameters: int) -> int:
+    if settings.hardware.buffers != "file":
+        return 0
+    return _layout(fields(settings, spec, num_parameters), "file")[1]
 
 
 class Slab:
@@ -187,22 +208,27 @@ class Memory(Slab):
         settings: Settings,
         spec: EnvSpec,
         num_parameters: int,
-        descriptors: tuple[int, int] | None = None,
+        descriptors: tuple[int, ...] | None = None,
     ) -> None:
         """Creates the memory, or maps what the coordinator made when `descriptors` are given."""
         table = fields(settings, spec, num_parameters)
-        created = descriptors is None
-        self.descriptors = descriptors or (os.memfd_create("dense"), os.memfd_create("sparse"))
+        created, places = descriptors is None, _places(settings)
+        layouts = {place: _layout(table, place) for place in places}
+        directory = settings.hardware.buffer_directory
+        self.descriptors = descriptors or tuple(
+            buffer_file.reserve(directory, size) if place == "file" and directory else os.memfd_create(place)
+            for place, (_, size) in layouts.items()
+        )
         self.maps = []
         self.slabs = [self, *(Slab() for _ in range(settings.shape.lag))]
         for slab in self.slabs:
             slab.fields = [field for field in table if field.slab]
-        for descriptor, sparse in zip(self.descriptors, (False, True), strict=True):
-            offsets, size = _layout(table, sparse)
+        for descriptor, place in zip(self.descriptors, places, strict=True):
+            offsets, size = layouts[place]
             view = _mapped(descriptor, size, created)
             self.maps.append(view)
             for field in table:
-                if field.sparse == sparse:
+                if field.place == place:
                     count = int(np.prod(field.shape, dtype=np.int64))
                     array = np.frombuffer(view, field.dtype, count, offsets[field.name]).reshape(field.shape)
                     for slab, own in zip(self.slabs, array if field.slab else [array], strict=False):
@@ -231,7 +257,7 @@ class Memory(Slab):
     def poison(self) -> None:
         """For tests: what a phase forgets to write stays recognisable."""
         for field in self.table.values():
-            if field.valid.startswith("after") and not field.sparse:
+            if field.valid.startswith("after") and field.place != "sparse":
                 getattr(self, field.name).view(np.uint8).fill(POISON)
 
 

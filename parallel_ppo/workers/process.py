@@ -111,7 +111,7 @@ class Background:
 
 def serve(
     descriptor: int,
-    memory_descriptors: tuple[int, int],
+    memory_descriptors: tuple[int, ...],
     settings: Settings,
     spec: EnvSpec,
     index: int,
