@@ -119,16 +119,16 @@ class NativeHeads:
         self.sizes = (ctypes.c_int * len(sizes))(*sizes)
         self.logits = torch.empty(sum(sizes))
 
-    def act(self, features: torch.Tensor, draws: torch.Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def act(self, features: torch.Tensor, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         samples, components = draws.shape
         assert features.shape == (samples, self.num_features) and components == len(self.sizes)
-        assert features.is_contiguous() and draws.is_contiguous()
+        assert features.is_contiguous() and draws.flags.c_contiguous
         action, log_prob = np.empty((samples, components), np.float32), np.empty(samples, np.float32)
         value = np.empty(samples, np.float32)
         self.library.heads_act(
             features.data_ptr(), samples, self.num_features, *(weight.data_ptr() for weight in self.weights),
             components, self.sizes,
-            draws.data_ptr(), self.logits.data_ptr(), action.ctypes.data, log_prob.ctypes.data,
+            draws.ctypes.data, self.logits.data_ptr(), action.ctypes.data, log_prob.ctypes.data,
             value.ctypes.data,
         )  # fmt: skip
         return action, log_prob, value

@@ -40,28 +40,24 @@ class Actor:
         """The parameters may have changed."""
         self.network.begin_inference()
 
-    @torch.inference_mode()
-    def act(self, rows: np.ndarray, noise: Tensor, mask: np.ndarray | None = None) -> Acted:
+    def act(self, rows: np.ndarray, noise: np.ndarray, mask: np.ndarray | None = None) -> Acted:
         """Drawn actions, their log-probabilities and values. `mask` [B, K] says which choices are allowed."""
         if mask is None:
             return self.network.act(self.prepare(torch.from_numpy(rows)), noise)
         output = heads.masked(self.infer(rows), torch.from_numpy(mask))
         return Acted(*heads.act(self.spec.action, output.action, None, noise), output.value.numpy())
 
-    @torch.inference_mode()
     def most_likely(self, rows: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         output = heads.masked(self.infer(rows), None if mask is None else torch.from_numpy(mask))
         return heads.mode(self.spec.action, output.action).numpy()
 
-    @torch.inference_mode()
     def value(self, rows: np.ndarray) -> np.ndarray:
         return self.infer(rows).value.numpy()
 
-    @torch.inference_mode()
     def infer(self, rows: np.ndarray) -> Output:
         return self.network.infer(self.prepare(torch.from_numpy(rows)))
 
-    def draw_noise(self, draws: np.random.Generator, *shape: int) -> Tensor:
+    def draw_noise(self, draws: np.random.Generator, *shape: int) -> np.ndarray:
         return heads.draw_noise(self.spec.action, draws, *shape)
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +26,7 @@ class AutogradNetwork:
     def begin_step(self, step: tuple[int, ...]) -> None:
         pass
 
-    def act(self, observation: Any, noise: Tensor) -> Acted:
+    def act(self, observation: Any, noise: np.ndarray) -> Acted:
         output = self.infer(observation)
         action, log_prob = heads.act(self.policy.spec.action, output.action, output.log_std, noise)
         return Acted(action, log_prob, output.value.numpy())

@@ -39,23 +39,20 @@ def masked(output: Output, mask: Tensor | None) -> Output:
     return output if mask is None else output._replace(action=output.action.masked_fill(mask == 0, NEVER))
 
 
-def draw_noise(spec: ActionSpec, generator: np.random.Generator, *shape: int) -> Tensor:
+def draw_noise(spec: ActionSpec, generator: np.random.Generator, *shape: int) -> np.ndarray:
     full = (*shape, num_components(spec))
-    noise = (
-        generator.standard_normal(full, np.float32)
-        if spec.kind == "gaussian"
-        else generator.random(full, np.float32)
-    )
-    return torch.from_numpy(noise)
+    if spec.kind == "gaussian":
+        return generator.standard_normal(full, np.float32)
+    return generator.random(full, np.float32)
 
 
 def act(
-    spec: ActionSpec, outputs: Tensor, log_std: Tensor | None, noise: Tensor
+    spec: ActionSpec, outputs: Tensor, log_std: Tensor | None, draws: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Actions [B, A] and their log-probabilities [B]. In NumPy: on a slice's few rows a call costs more
     than its arithmetic.
     """
-    rows, draws = outputs.numpy(), noise.numpy()
+    rows = outputs.numpy()
     if spec.kind == "categorical":
         return _act_categorical(spec, rows, draws)
     if spec.kind == "bernoulli":
@@ -65,10 +62,6 @@ def act(
     scale = log_std.detach().numpy()
     log_prob = (-0.5 * np.square(draws) - scale - np.float32(HALF_LOG_TAU)).sum(1)
     return rows + np.exp(scale) * draws, log_prob
-
-
-def sample(spec: ActionSpec, outputs: Tensor, log_std: Tensor | None, noise: Tensor) -> Tensor:
-    return torch.from_numpy(act(spec, outputs, log_std, noise)[0])
 
 
 def _act_categorical(spec: ActionSpec, rows: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -53,7 +54,7 @@ class NativeCnn:
             self.native.load(self.trunk, training=True)
             self.step = step
 
-    def act(self, observation: Tensor, noise: Tensor) -> Acted:
+    def act(self, observation: Tensor, noise: np.ndarray) -> Acted:
         features = self.native.features(observation)
         if self.fast_heads is not None:
             return Acted(*self.fast_heads.act(features, noise))

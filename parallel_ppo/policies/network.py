@@ -43,7 +43,7 @@ class Network(Protocol):
     def begin_step(self, step: tuple[int, ...]) -> None:
         """The parameters of this optimizer step, for `forward` and `backward`; called once for each lane."""
 
-    def act(self, observation: Any, noise: Tensor) -> Acted: ...
+    def act(self, observation: Any, noise: np.ndarray) -> Acted: ...
 
     def infer(self, observation: Any) -> Output:
         """Without gradients."""

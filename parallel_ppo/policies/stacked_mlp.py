@@ -5,6 +5,7 @@ together as one batch of two. The views lie over the flat parameter vector, so n
 B samples, N inputs, H hidden units, K action outputs; the leading 2 is policy and value.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -50,17 +51,17 @@ class StackedMlp:
     def begin_step(self, step: tuple[int, ...]) -> None:
         pass
 
-    def act(self, observation: Tensor, noise: Tensor) -> Acted:
+    def act(self, observation: Tensor, noise: np.ndarray) -> Acted:
         output = self.infer(observation)
         action, log_prob = heads.act(self.policy.spec.action, output.action, output.log_std, noise)
         return Acted(action, log_prob, output.value.numpy())
 
     def infer(self, observation: Tensor) -> Output:
-        return self.at.heads.outputs(*self._hidden(observation)[-1])
+        return self.at.heads.outputs(*self._hidden(observation)[-1].unbind())
 
     def forward(self, observation: Tensor) -> Output:
         self.layers = self._hidden(observation)
-        return self.at.heads.outputs(*self.layers[-1])
+        return self.at.heads.outputs(*self.layers[-1].unbind())
 
     def _hidden(self, observation: Tensor) -> list[Tensor]:
         """The input and the output of every hidden layer, each [2, B, ...]."""
@@ -71,7 +72,7 @@ class StackedMlp:
 
     def backward(self, gradient: OutputGradient, into: StackedViews) -> None:
         layers, heads_at = self.layers, self.at.heads
-        into.heads.write_gradients(gradient, *layers[-1])
+        into.heads.write_gradients(gradient, *layers[-1].unbind())
         slope = torch.empty_like(layers[-1])
         if self.transposed:
             torch.mm(gradient.action, heads_at.action_weight, out=slope[0])

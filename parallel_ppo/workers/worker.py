@@ -26,6 +26,7 @@ from parallel_ppo.workers.tasks import Collect, Evaluate, Gradient, Open, Reduce
 
 PARAMETERS = "parameters", "observation_mean", "observation_scale"
 VERSIONS = "versions", "version_mean", "version_scale"
+CHECKED = {"reward": "reward of", "value": "policy's value for", "log_prob": "policy's log_prob for"}
 REVALUED_ROWS = 64  # samples that are revalued as one batch
 
 
@@ -123,6 +124,7 @@ class Worker:
                 own.copy_(torch.from_numpy(getattr(self.memory, name)[row]))
         return self.older
 
+    @torch.inference_mode()  # entered once: on small networks it costs as much as a layer
     def collect(self, task: Collect) -> None:
         for _ in self.collecting(task):
             pass
@@ -138,6 +140,8 @@ class Worker:
         carried = self.memory.carry_observation[slot, columns], self.memory.carry_start[slot, columns]
         observation, start = self.restarted.pop(task.slice_index, carried)
         slab.observation[0, columns], slab.episode_start[0, columns] = observation, start
+        slab.level_seed[:, columns] = slab.level_complete[:, columns] = -1  # unless a step says otherwise
+        slab.truncated[:, columns] = slab.final_value[:, columns] = 0
         for t in range(shape.num_steps):
             mask = env.action_mask
             if mask is not None:
@@ -161,19 +165,13 @@ class Worker:
             result = env.step(slab.action[t, columns])
         except NumbersError as error:
             raise NumbersError(f"{error}, at step {t} of the iteration") from None
-        if not np.isfinite(result.reward).all():
-            culprit = int(np.argmin(np.isfinite(result.reward)))
-            raise NumbersError(
-                f"environment {columns.start + culprit} ({self.settings.env.id}) gave the reward "
-                f"{result.reward[culprit]} at step {t} of the iteration"
-            )
         slab.observation[t + 1, columns] = result.observation
         slab.reward[t, columns] = result.reward
         slab.episode_start[t + 1, columns] = result.episode_start
-        slab.level_seed[t, columns] = -1 if result.level_seed is None else result.level_seed
-        slab.level_complete[t, columns] = -1 if result.level_complete is None else result.level_complete
-        slab.truncated[t, columns] = 0
-        slab.final_value[t, columns] = 0
+        if result.level_seed is not None:
+            slab.level_seed[t, columns] = result.level_seed
+        if result.level_complete is not None:
+            slab.level_complete[t, columns] = result.level_complete
         if result.final_observation is not None:
             assert result.truncated is not None
             value = actor.value(result.final_observation)
@@ -182,12 +180,12 @@ class Worker:
 
     def check_outputs(self, slab: Slab, columns: slice) -> None:
         """Finite weights and observations can still overflow in between."""
-        for name in ("value", "log_prob"):
+        for name, text in CHECKED.items():
             found = np.argwhere(~np.isfinite(getattr(slab, name)[:, columns]))
             if len(found):
                 t, env = found[0].tolist()
                 raise NumbersError(
-                    f"the policy's {name} for environment {columns.start + env} ({self.settings.env.id}) "
+                    f"the {text} environment {columns.start + env} ({self.settings.env.id}) "
                     f"is not finite at step {t} of the iteration"
                 )
 

@@ -132,7 +132,7 @@ def test_the_largest_draw_takes_the_last_choice_that_is_allowed() -> None:
     mask = np.tile(np.array([1, 0, 0, 1, 1, 0, 1, 1, 1, 0, 0], np.uint8), (4096, 1))
     rows = 0.1 * np.random.default_rng(1).normal(size=(4096, 3)).astype(np.float32)
     for draw in (0.0, float(np.nextafter(np.float32(1), np.float32(0)))):
-        acted = actor.act(rows, torch.full((4096, 2), draw), mask)
+        acted = actor.act(rows, np.full((4096, 2), draw, np.float32), mask)
         assert acted.action[:, 0].max() == 0 and mask[0, 2 + acted.action[:, 1].astype(int)].all()
         assert np.isfinite(acted.log_prob).all()
     assert mask[0, 2 + actor.most_likely(rows, mask)[:, 1].astype(int)].all()

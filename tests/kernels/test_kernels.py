@@ -427,7 +427,7 @@ def test_heads_choose_as_the_plain_ones(sizes: tuple[int, ...]) -> None:
         for shape in ((sum(sizes), 256), (sum(sizes),), (1, 256), (1,))
     ]
     features = torch.rand(500, 256, generator=draws)
-    noise = torch.rand(500, len(sizes), generator=draws)
+    noise = torch.rand(500, len(sizes), generator=draws).numpy()
     noise[0], noise[1] = 0.0, 1.0  # the ends of the interval choose the first and the last action
     action, log_prob, value = loading.NativeHeads(weights, sizes).act(features, noise)
     outputs = functional.linear(features, *weights[:2])
@@ -449,7 +449,9 @@ def test_heads_do_not_hide_a_nan() -> None:
         torch.zeros(1, 256),
         torch.zeros(1),
     ]
-    _, log_prob, _ = loading.NativeHeads(weights, (3,)).act(torch.zeros(2, 256), torch.full((2, 1), 0.5))
+    _, log_prob, _ = loading.NativeHeads(weights, (3,)).act(
+        torch.zeros(2, 256), np.full((2, 1), 0.5, np.float32)
+    )
     assert np.isnan(log_prob).all()
 
 
@@ -458,7 +460,7 @@ def test_heads_do_not_hide_a_nan() -> None:
 def test_heads_give_the_same_bits_with_every_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
     draws = torch.Generator().manual_seed(4)
     weights = [torch.randn(shape, generator=draws) for shape in ((15, 256), (15,), (1, 256), (1,))]
-    features, noise = torch.rand(40, 256, generator=draws), torch.rand(40, 1, generator=draws)
+    features, noise = torch.rand(40, 256, generator=draws), torch.rand(40, 1, generator=draws).numpy()
     results = []
     for variant in USABLE:
         monkeypatch.setenv("PARALLEL_PPO_KERNEL", variant)

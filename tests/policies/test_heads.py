@@ -76,7 +76,7 @@ def test_extreme_draws_and_logits_stay_in_range(draw: float) -> None:
     """The largest draw below 1 must not fall off the end of the CDF, however the sum was rounded."""
     spec = ActionSpec("categorical", (15,))
     rows = torch.from_numpy(np.random.default_rng(1).normal(0, 30, (512, 15)).astype(np.float32))
-    action, log_prob = heads.act(spec, rows, None, torch.full((512, 1), float(draw)))
+    action, log_prob = heads.act(spec, rows, None, np.full((512, 1), draw, np.float32))
     assert action.min() >= 0 and action.max() <= 14
     assert np.isfinite(log_prob).all()
 
@@ -91,7 +91,7 @@ def test_impossible_actions_are_never_taken() -> None:
 def test_bernoulli_survives_large_logits() -> None:
     rows = torch.tensor([[-120.0, 0.0, 120.0]])
     with np.errstate(all="raise", under="ignore"):
-        action, log_prob = heads.act(BERNOULLI, rows, None, torch.tensor([[0.5, 0.5, 0.5]]))
+        action, log_prob = heads.act(BERNOULLI, rows, None, np.full((1, 3), 0.5, np.float32))
     assert action.tolist() == [[0.0, 0.0, 1.0]]
     assert np.isfinite(log_prob).all()
 
