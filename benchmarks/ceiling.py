@@ -57,13 +57,14 @@ def compute(policy: str, cpu: int) -> None:
     set_thread_variables()
     import torch
 
-    from parallel_ppo.kernels.native import NUM_FEATURES, NativeTrunk, parameter_shapes
+    from parallel_ppo.kernels.native import NativeTrunk, parameter_shapes
 
     torch.manual_seed(0)
     parameters = [(torch.rand(shape) * 2 - 1) * 0.05 for shape in parameter_shapes(policy, 3)]
     gradients = [torch.empty_like(parameter) for parameter in parameters]
     observation = torch.randint(0, 256, (LANE, 64, 64, 3), dtype=torch.uint8)
-    slope, trunk = torch.randn(LANE, NUM_FEATURES[policy]), NativeTrunk(policy, 3)
+    trunk = NativeTrunk(policy, 3)
+    slope = torch.randn(LANE, trunk.num_features)
     trunk.load(parameters, training=True)
     print(0.0, flush=True)
     for line in sys.stdin:

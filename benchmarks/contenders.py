@@ -41,6 +41,7 @@ class Peer(NamedTuple):
 
 CONTENDERS: dict[str, Ours | Peer] = {
     "ours": Ours("train_parallel_timed.py", ()),
+    "ours-torch": Ours("train_parallel_timed.py", ("--set", "training.kernels=torch")),
     "ours-1-worker": Ours("train_parallel_timed.py", ("--num-workers", "1")),
     "ours-2-workers": Ours("train_parallel_timed.py", ("--num-workers", "2")),
     "ours-4-workers": Ours("train_parallel_timed.py", ("--num-workers", "4")),
@@ -90,7 +91,8 @@ def measure_ours(
 
 def _measure_peer(peer: Peer, work: Work, iterations: int, cores: int, timeout: float) -> Measured:
     command = [
-        str(python_of(peer.environment)), peer.adaptor, "--env", work.env, "--policy", work.policy,
+        str(python_of(peer.environment)), peer.adaptor,
+        "--env", work.env.removeprefix("benchmarks.peers."), "--policy", work.policy,
         "--num-envs", str(work.num_envs), "--num-steps", str(work.num_steps), "--epochs", str(work.epochs),
         "--batch-size", str(work.batch_size), "--iterations", str(iterations), "--cores", str(cores),
         "--variant", peer.variant,

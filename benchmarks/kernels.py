@@ -23,8 +23,7 @@ from torch.nn import functional
 
 from parallel_ppo.arguments import Parser, positive, run
 from parallel_ppo.exits import InputError
-from parallel_ppo.kernels.choice import NETWORKS
-from parallel_ppo.kernels.native import NUM_FEATURES, NativeTrunk, available, parameter_shapes, pointers_to
+from parallel_ppo.kernels.native import NativeTrunk, available, parameter_shapes, pointers_to
 from parallel_ppo.machine.resources import format_cpu_list, read_machine
 
 
@@ -49,8 +48,30 @@ class Layer(NamedTuple):
         return 2 * self.inputs * self.outputs * self.kernel**2 * side**2
 
 
-LAYERS = {
-    "impala": [
+class Case(NamedTuple):
+    """A network on images of one shape."""
+
+    network: str
+    side: int
+    channels: int
+    layers: list[Layer]
+
+    def forward_flops(self) -> int:
+        return sum(layer.flops() * layer.repeated for layer in self.layers)
+
+    def training_flops(self) -> int:
+        """No gradient goes to the image."""
+        return 3 * self.forward_flops() - self.layers[0].flops()
+
+    def trunk(self) -> NativeTrunk:
+        return NativeTrunk(self.network, self.channels, side=self.side)
+
+    def images(self, count: int) -> torch.Tensor:
+        return torch.randint(0, 256, (count, self.side, self.side, self.channels), dtype=torch.uint8)
+
+
+CASES = {
+    "impala": Case("impala", 64, 3, [
         Layer(0, "conv 3->16, 64x64, pool", 64, 3, 16),
         Layer(1, "conv 16->16, 32x32 (4 of them)", 32, 16, 16, repeated=4),
         Layer(5, "conv 16->32, 32x32, pool", 32, 16, 32),
@@ -58,23 +79,20 @@ LAYERS = {
         Layer(10, "conv 32->32, 16x16, pool", 16, 32, 32),
         Layer(11, "conv 32->32, 8x8 (4 of them)", 8, 32, 32, repeated=4),
         Layer(15, "linear 2048->256", 1, 2048, 256, 1, 1, 0),
-    ],
-    "nature": [
+    ]),
+    "nature": Case("nature", 64, 3, [
         Layer(0, "conv 8x8/4, 3->32, 64x64", 64, 3, 32, 8, 4, 0),
         Layer(1, "conv 4x4/2, 32->64, 15x15", 15, 32, 64, 4, 2, 0),
         Layer(2, "conv 3x3, 64->64, 6x6", 6, 64, 64, 3, 1, 0),
         Layer(3, "linear 1024->512", 1, 1024, 512, 1, 1, 0),
-    ],
-}
-
-
-def forward_flops(network: str) -> int:
-    return sum(layer.flops() * layer.repeated for layer in LAYERS[network])
-
-
-def training_flops(network: str) -> int:
-    """No gradient goes to the image."""
-    return 3 * forward_flops(network) - LAYERS[network][0].flops()
+    ]),
+    "nature84": Case("nature", 84, 4, [
+        Layer(0, "conv 8x8/4, 4->32, 84x84", 84, 4, 32, 8, 4, 0),
+        Layer(1, "conv 4x4/2, 32->64, 20x20", 20, 32, 64, 4, 2, 0),
+        Layer(2, "conv 3x3, 64->64, 9x9", 9, 64, 64, 3, 1, 0),
+        Layer(3, "linear 3136->512", 1, 3136, 512, 1, 1, 0),
+    ]),
+}  # fmt: skip
 
 
 def torch_trunk(network: str, observation: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -98,12 +116,12 @@ def torch_trunk(network: str, observation: torch.Tensor, parameters: Sequence[to
     return torch.relu_(functional.linear(x.flatten(1), next(remaining), next(remaining)))
 
 
-def make_parameters(network: str) -> list[torch.Tensor]:
+def make_parameters(case: Case) -> list[torch.Tensor]:
     generator = torch.Generator().manual_seed(0)
     return [
         (torch.rand(shape, generator=generator) * 2 - 1)
         * (torch.Size(shape[1:]).numel() ** -0.5 if len(shape) > 1 else 0.1)
-        for shape in parameter_shapes(network, 3)
+        for shape in parameter_shapes(case.network, case.channels, case.side)
     ]
 
 
@@ -136,12 +154,12 @@ def spread(values: list[float]) -> dict[str, float]:
     }
 
 
-def whole_network(network: str, rounds: int, lane: int, batch: int) -> dict[str, Any]:
-    observation = torch.randint(0, 256, (lane, 64, 64, 3), dtype=torch.uint8)
+def whole_network(case: Case, rounds: int, lane: int, batch: int) -> dict[str, Any]:
+    network, observation = case.network, case.images(lane)
     small = observation[:batch].contiguous()
-    slope = torch.randn(lane, NUM_FEATURES[network])
-    parameters = make_parameters(network)
-    native, inference = NativeTrunk(network, 3), NativeTrunk(network, 3)
+    parameters = make_parameters(case)
+    native, inference = case.trunk(), case.trunk()
+    slope = torch.randn(lane, native.num_features)
     inference.load(parameters)
     gradients = [torch.empty_like(parameter) for parameter in parameters]
     plain = [
@@ -180,8 +198,8 @@ def whole_network(network: str, rounds: int, lane: int, batch: int) -> dict[str,
         "variant": native.variant,
     }
     for name, samples, flops in (
-        ("training", lane, training_flops(network)),
-        ("inference", batch, forward_flops(network)),
+        ("training", lane, case.training_flops()),
+        ("inference", batch, case.forward_flops()),
     ):
         ours, theirs = times[f"native {name}"], times[f"torch {name}"]
         result[name] = {
@@ -231,10 +249,8 @@ def torch_layer(layer: Layer, lane: int) -> dict[str, Callable[[], Any]]:
     }
 
 
-def layers_apart(network: str, rounds: int, lane: int) -> list[dict[str, Any]]:
-    observation = torch.randint(0, 256, (lane, 64, 64, 3), dtype=torch.uint8)
-    parameters = make_parameters(network)
-    native = NativeTrunk(network, 3)
+def layers_apart(case: Case, rounds: int, lane: int) -> list[dict[str, Any]]:
+    observation, parameters, native = case.images(lane), make_parameters(case), case.trunk()
     native.load(parameters, training=True)
     features, place = native.forward(observation)
     gradients = [torch.empty_like(parameter) for parameter in parameters]
@@ -242,13 +258,13 @@ def layers_apart(network: str, rounds: int, lane: int) -> list[dict[str, Any]]:
 
     def native_layer(number: int, backward: bool) -> Callable[[], Any]:
         return lambda: native.call(
-            "layer", number, int(backward), observation.data_ptr(), lane, 3,
+            "layer", number, int(backward), observation.data_ptr(), lane, case.channels,
             native.parameter_pointers, native.packed.data_ptr(), place.data_ptr(),
             native.scratch.data_ptr(), features.data_ptr(), pointers_to(gradients),
         )  # fmt: skip
 
     rows = []
-    for layer in LAYERS[network]:
+    for layer in case.layers:
         candidates = torch_layer(layer, lane)
         candidates |= {
             "native forward": native_layer(layer.number, False),
@@ -297,7 +313,12 @@ def show(result: dict[str, Any]) -> None:
 def main() -> int:
     example = "benchmarks/kernels.py --policy impala --core 1 --output kernels.json"
     parser = Parser(description=__doc__.splitlines()[0], examples=[example], quiet=False)
-    parser.add_argument("--policy", choices=NETWORKS, default="impala", help="(default: %(default)s)")
+    parser.add_argument(
+        "--policy",
+        choices=CASES,
+        default="impala",
+        help="nature84: Nature on four stacked frames of 84x84 (default: %(default)s)",
+    )
     parser.add_argument("--rounds", type=positive, default=15, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--lane", type=positive, default=64, metavar="N", help="samples of a training lane")
     parser.add_argument(
@@ -316,13 +337,14 @@ def main() -> int:
         os.sched_setaffinity(0, {arguments.core})
     torch.set_num_threads(1)
     torch.manual_seed(0)
+    case = CASES[arguments.policy]
     result = {
         "cpu": machine.cpu_model,
         "torch": torch.__version__,
         "rounds": arguments.rounds,
         "policy": arguments.policy,
-        "network": whole_network(arguments.policy, arguments.rounds, arguments.lane, arguments.batch),
-        "layers": layers_apart(arguments.policy, arguments.rounds, arguments.lane),
+        "network": whole_network(case, arguments.rounds, arguments.lane, arguments.batch),
+        "layers": layers_apart(case, arguments.rounds, arguments.lane),
     }
     show(result)
     if arguments.output:

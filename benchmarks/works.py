@@ -13,6 +13,7 @@ class Work(NamedTuple):
     num_steps: int
     epochs: int
     batch_size: int
+    side: int = 64  # of the images, where there are any
 
     @property
     def steps(self) -> int:
@@ -32,6 +33,7 @@ WORKS = {
     "W1": Work("W1", "starpilot", "impala", 32, 128, 4, 1024),
     "W2": Work("W2", "starpilot", "nature", 32, 128, 4, 1024),
     "W3": Work("W3", "CartPole-v1", "mlp", 8, 128, 4, 1024),
+    "W5": Work("W5", "benchmarks.peers.frames:Frames-v0", "nature", 32, 128, 4, 1024, side=84),
 }
 COLLECTION = Work("W4", ", ".join(PROCGEN_GAMES), "impala", 32, 128, 0, 1024)
 
@@ -45,11 +47,14 @@ LAYERS = {
     ],
     "nature": [(15 * 15, 3 * 64, 32), (6 * 6, 32 * 16, 64), (4 * 4, 64 * 9, 64),
                (1, 1024, 512), (1, 512, 16)],
+    "nature84": [(20 * 20, 4 * 64, 32), (9 * 9, 32 * 16, 64), (7 * 7, 64 * 9, 64),
+                 (1, 3136, 512), (1, 512, 7)],
     "mlp": [(1, 4, 64), (1, 64, 64), (1, 64, 2), (1, 4, 64), (1, 64, 64), (1, 64, 1)],
 }  # fmt: skip
 
 
 def mega_flops(work: Work) -> float:
     """Of one step: one inference, and in each epoch a forward pass and a backward pass of twice its cost."""
-    forward = sum(2 * positions * inputs * outputs for positions, inputs, outputs in LAYERS[work.policy])
+    network = work.policy if work.side == 64 else f"{work.policy}{work.side}"
+    forward = sum(2 * positions * inputs * outputs for positions, inputs, outputs in LAYERS[network])
     return forward * (1 + 3 * work.epochs) / 1e6

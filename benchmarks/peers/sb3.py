@@ -80,10 +80,12 @@ def main() -> None:
     work = stated.parse("Stable-Baselines3's PPO at the stated work.")
     clock = stated.Clock(work.num_envs * work.num_steps)
     policy_options: dict[str, Any] = {"optimizer_kwargs": {"eps": stated.ADAM_EPSILON}}
+    network, is_procgen = work.policy, "-v" not in work.env
+    env = ProcgenVec(work.env, work.num_envs) if is_procgen else make_vec_env(work.env, work.num_envs)
     if work.policy == "mlp":
-        env, policy = make_vec_env(work.env, work.num_envs), "MlpPolicy"
+        policy = "MlpPolicy"
     else:
-        env, policy = ProcgenVec(work.env, work.num_envs), "CnnPolicy"
+        policy, network = "CnnPolicy", work.policy if is_procgen else f"{work.policy}84"
         policy_options[
             "net_arch"
         ] = []  # heads straight on the features, for other extractors than its own too
@@ -97,7 +99,7 @@ def main() -> None:
         vf_coef=stated.VALUE, max_grad_norm=stated.GRADIENT_NORM, policy_kwargs=policy_options,
         device="cpu", seed=1,
     )  # fmt: skip
-    stated.check_network(work.policy, model.policy)
+    stated.check_network(network, model.policy)
     model.learn(work.iterations * clock.steps, callback=Ticker(clock))
 
 

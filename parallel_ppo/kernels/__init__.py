@@ -1,3 +1,3 @@
-"""Compute kernels for exactly the layer shapes of the IMPALA and Nature CNNs on 64x64 images, in C,
-compiled at set-up; torch is the fallback and the reference.
+"""Compute kernels in C for exactly the layer shapes of the IMPALA CNN on 64x64 images and of the Nature CNN on
+64x64 and 84x84 images, compiled at set-up; torch is the fallback and the reference.
 """

@@ -6,12 +6,27 @@ import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from parallel_ppo.kernels.build import VARIANTS, BuildError, load
 
-IMAGE_SIZE = 64
-NETWORKS = ("impala", "nature")
 MAX_CHANNELS = 12
+
+
+class Kernels(NamedTuple):
+    """Of one network on square images of one size."""
+
+    prefix: str  # of the names in the library
+    num_flat: int  # numbers after the last convolution
+    num_features: int
+
+
+KERNELS = {
+    ("impala", 64): Kernels("impala", 2048, 256),
+    ("nature", 64): Kernels("nature64", 1024, 512),
+    ("nature", 84): Kernels("nature84", 3136, 512),
+}
+NETWORKS = tuple(dict.fromkeys(network for network, _ in KERNELS))
 
 NEEDED_FEATURES = {
     "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma"},
@@ -47,8 +62,9 @@ def unsuitable(policy: str, shape: Sequence[int]) -> str | None:
     if policy not in NETWORKS:
         return f"the network is {policy}, the kernels know {' and '.join(NETWORKS)}"
     height, width, channels = shape
-    if (height, width) != (IMAGE_SIZE, IMAGE_SIZE):
-        return f"images are {height}x{width}, the kernels know {IMAGE_SIZE}x{IMAGE_SIZE}"
+    if height != width or (policy, height) not in KERNELS:
+        known = " and ".join(f"{side}x{side}" for network, side in KERNELS if network == policy)
+        return f"images are {height}x{width}, the kernels of {policy} know {known}"
     if not 1 <= channels <= MAX_CHANNELS:
         return f"{channels} image channels, the kernels know 1 to {MAX_CHANNELS}"
     return None

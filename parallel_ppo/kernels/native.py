@@ -1,8 +1,8 @@
 """A network's trunk on our own kernels, and the loader that says whether they can be used here.
 
-Shapes: B samples, C image channels; an observation is uint8 [B, 64, 64, C], features are float32 [B, 256
-or 512] (after the last ReLU). For a given batch shape the result is the same bits on every call, in every
-process and for every instruction set.
+Shapes: B samples, C image channels; an observation is uint8 [B, side, side, C], features are float32
+[B, 256 or 512] (after the last ReLU). For a given batch shape the result is the same bits on every call,
+in every process and for every instruction set.
 """
 
 import ctypes
@@ -15,14 +15,13 @@ import numpy as np
 import torch
 
 from parallel_ppo.kernels.build import BuildError, load
-from parallel_ppo.kernels.choice import IMAGE_SIZE, NETWORKS, choose_variant, unsuitable
+from parallel_ppo.kernels.choice import KERNELS, choose_variant, unsuitable
 
-NUM_FEATURES = {"impala": 256, "nature": 512}
-NUM_FLAT = {"impala": 2048, "nature": 1024}
 IMPALA_WIDTHS = (16, 32, 32)
+PROCGEN_SIDE = 64
 
 
-def parameter_shapes(network: str, channels: int) -> list[tuple[int, ...]]:
+def parameter_shapes(network: str, channels: int, side: int = PROCGEN_SIDE) -> list[tuple[int, ...]]:
     """The trunk's parameters in the order of every list of parameters or gradients here; torch's layouts."""
     convolutions: list[tuple[int, int, int, int]] = []
     if network == "nature":
@@ -31,7 +30,7 @@ def parameter_shapes(network: str, channels: int) -> list[tuple[int, ...]]:
         for width in IMPALA_WIDTHS:
             convolutions += [(width, inputs, 3, 3) for inputs in (channels, width, width, width, width)]
             channels = width
-    last = (NUM_FEATURES[network], NUM_FLAT[network])
+    last = (KERNELS[network, side].num_features, KERNELS[network, side].num_flat)
     return [shape for weight in (*convolutions, last) for shape in (weight, weight[:1])]
 
 
@@ -49,9 +48,9 @@ def load_library(variant: str) -> ctypes.CDLL:
         "backward": (None, [pointer, integer, integer, *[pointer] * 7]),
         "layer": (None, [integer, integer, pointer, integer, integer, *[pointer] * 6]),
     }
-    for network in NETWORKS:
+    for kernels in KERNELS.values():
         for name, (result, arguments) in signatures.items():
-            function = getattr(library, f"{network}_{name}")
+            function = getattr(library, f"{kernels.prefix}_{name}")
             function.restype, function.argtypes = result, arguments
     number = ctypes.c_double
     library.flat_tree_sum.restype = number
@@ -142,15 +141,17 @@ class NativeTrunk:
     writes the gradients straight into their destination.
     """
 
-    def __init__(self, network: str, channels: int, variant: str | None = None) -> None:
-        reason = unsuitable(network, (IMAGE_SIZE, IMAGE_SIZE, channels))
+    def __init__(
+        self, network: str, channels: int, variant: str | None = None, side: int = PROCGEN_SIDE
+    ) -> None:
+        reason = unsuitable(network, (side, side, channels))
         if reason:
             raise ValueError(reason)
-        self.network, self.channels = network, channels
-        self.num_features = NUM_FEATURES[network]
+        self.side, self.channels, self.kernels = side, channels, KERNELS[network, side]
+        self.num_features = self.kernels.num_features
         self.variant = choose_variant(variant)
         self.library = load_library(self.variant)
-        self.shapes = parameter_shapes(network, channels)
+        self.shapes = parameter_shapes(network, channels, side)
         self.parameters: list[torch.Tensor] = []
         self.parameter_pointers: Any = None
         self.packed = allocate(self.call("packed_floats", channels))
@@ -161,7 +162,7 @@ class NativeTrunk:
         self.reserve(0)
 
     def call(self, function: str, *arguments: Any) -> Any:
-        return getattr(self.library, f"{self.network}_{function}")(*arguments)
+        return getattr(self.library, f"{self.kernels.prefix}_{function}")(*arguments)
 
     def reserve(self, num_samples: int) -> None:
         if num_samples > self.scratch_samples:
@@ -240,7 +241,7 @@ class NativeTrunk:
         return features
 
     def check_observation(self, observation: torch.Tensor) -> int:
-        assert observation.shape[1:] == (IMAGE_SIZE, IMAGE_SIZE, self.channels), tuple(observation.shape)
+        assert observation.shape[1:] == (self.side, self.side, self.channels), tuple(observation.shape)
         assert observation.dtype == torch.uint8 and observation.is_contiguous() and len(observation) > 0
         return len(observation)
 

@@ -4,7 +4,9 @@
 
 #include <stddef.h>
 
+#ifndef IMAGE
 #define IMAGE 64 /* pixels of a side */
+#endif
 
 typedef float *const *pointers;
 typedef const float *const *const_pointers;

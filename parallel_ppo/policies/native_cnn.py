@@ -33,7 +33,8 @@ class NativeCnn:
 
     def __init__(self, policy: Policy, parameters: Tensor, network: str) -> None:
         self.policy = policy
-        self.native = NativeTrunk(network, policy.spec.observation_shape[2])
+        side, _, channels = policy.spec.observation_shape
+        self.native = NativeTrunk(network, channels, side=side)
         self.heads = HeadLayers(policy, parameters)
         self.trunk = list(policy.trunk.parameters())
         self.step: tuple[int, ...] | None = None  # whose weights are laid out; None: for inference

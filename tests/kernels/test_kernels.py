@@ -69,7 +69,7 @@ def plain_trunk(network: str, observation: torch.Tensor, parameters: list[torch.
     return torch.relu(functional.linear(flat, next(remaining), next(remaining)))
 
 
-def make_case(network: str, num_samples: int, channels: int = 3, seed: int = 0) -> Case:
+def make_case(network: str, num_samples: int, channels: int = 3, seed: int = 0, side: int = 64) -> Case:
     """(observation, parameters, gradient of the features); weights on the scale of torch's default.
 
     At most 8 different images: with more, some sum lies within rounding of zero or of its neighbour, a
@@ -78,17 +78,17 @@ def make_case(network: str, num_samples: int, channels: int = 3, seed: int = 0) 
     """
     generator = torch.Generator().manual_seed(seed)
     images = torch.randint(
-        0, 256, (min(num_samples, 8), 64, 64, channels), dtype=torch.uint8, generator=generator
+        0, 256, (min(num_samples, 8), side, side, channels), dtype=torch.uint8, generator=generator
     )
     observation = images.repeat(num_samples // 8 + 1, 1, 1, 1)[:num_samples].contiguous()
     parameters = []
-    for shape in loading.parameter_shapes(network, channels):
+    for shape in loading.parameter_shapes(network, channels, side):
         fan_in = torch.Size(shape[1:]).numel() if len(shape) > 1 else 100
         parameters.append((torch.rand(shape, generator=generator) * 2 - 1) / fan_in**0.5)
     return (
         observation,
         parameters,
-        torch.randn(num_samples, loading.NUM_FEATURES[network], generator=generator),
+        torch.randn(num_samples, choice.KERNELS[network, side].num_features, generator=generator),
     )
 
 
@@ -116,7 +116,8 @@ def run_native(native: NativeTrunk, case: Case) -> list[torch.Tensor]:
 
 
 def native_result(network: str, case: Case, variant: str | None = None) -> list[torch.Tensor]:
-    return run_native(NativeTrunk(network, case[0].shape[3], variant), case)
+    _, side, _, channels = case[0].shape
+    return run_native(NativeTrunk(network, channels, variant, side), case)
 
 
 def relative_error(value: torch.Tensor, truth: torch.Tensor) -> float:
@@ -146,6 +147,16 @@ def test_features_and_gradients_equal_the_plain_formulation(
     truths = plain_result_of_case(network, num_samples, channels)
     assert len(results) == len(truths) == {"impala": 33, "nature": 9}[network]
     for place, (result, truth) in enumerate(zip(results, truths, strict=True)):
+        assert relative_error(result, truth) < 3e-5, place
+
+
+@needs_kernels
+@pytest.mark.parametrize(("num_samples", "channels"), [(1, 4), (5, 3), (3, 1), (2, 12), (70, 4)])
+def test_nature_on_larger_images_equals_the_plain_formulation(num_samples: int, channels: int) -> None:
+    case = make_case("nature", num_samples, channels, side=84)
+    truths, results = plain_result("nature", case), [native_result("nature", case, v) for v in USABLE]
+    assert all(all_equal(result, results[0]) for result in results)
+    for place, (result, truth) in enumerate(zip(results[0], truths, strict=True)):
         assert relative_error(result, truth) < 3e-5, place
 
 
@@ -405,6 +416,8 @@ def test_an_unknown_variant_is_refused() -> None:
     ("policy", "shape", "reason"),
     [
         ("impala", (84, 64, 3), "84x64"),
+        ("impala", (84, 84, 3), "images are 84x84, the kernels of impala know 64x64"),
+        ("nature", (96, 96, 3), "images are 96x96, the kernels of nature know 64x64 and 84x84"),
         ("nature", (64, 64, 13), "13 image channels"),
         ("mlp", (4,), "the network is mlp, the kernels know impala and nature"),
     ],
@@ -499,7 +512,7 @@ def test_a_workers_lane_gradient_is_that_of_the_plain_formulation(network: str) 
 
 
 @needs_kernels
-@both_networks
+@pytest.mark.parametrize("network", ["impala", "nature84"])
 @pytest.mark.multiprocess
 def test_the_benchmark_names_every_layer(network: str, tmp_path: Path) -> None:
     script = Path(__file__).resolve().parents[2] / "benchmarks" / "kernels.py"
@@ -520,7 +533,7 @@ def test_the_benchmark_names_every_layer(network: str, tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     layers = [row["layer"] for row in json.loads(output.read_text())["layers"]]
-    assert len(layers) == {"impala": 7, "nature": 4}[network]
+    assert len(layers) == {"impala": 7, "nature84": 4}[network]
     assert all(layer in done.stdout for layer in layers)
 
 

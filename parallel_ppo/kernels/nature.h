@@ -1,19 +1,32 @@
-/* The Nature CNN on 64x64 images: features from bytes, and the gradients of its parameters.
+/* The Nature CNN on square images of IMAGE pixels a side: features from bytes, and the gradients of its parameters. A source file defines IMAGE
+ * and NATURE(name), the names of its functions, and includes this.
  *
  * One thread, no globals: the caller owns all memory. `parameters` and `gradients` are 8 pointers in torch's order and layouts:
  * three convolutions (8x8 stride 4, 4x4 stride 2, 3x3), then the linear layer (weight, bias each).
  *
- * The first convolution makes 15x15 pixels, of which the second reads 14x14: the others are never computed, and their gradient is zero.
+ * The first convolution of 64x64 images makes 15x15 pixels, of which the second reads 14x14: the others are never computed, and their gradient
+ * is zero.
  */
-#define FLAT 1024
+enum { N1 = 32, N2 = 64, N3 = 64, FIRST_SIDE = (IMAGE - 8) / 4 + 1, SIDE2 = (FIRST_SIDE - 4) / 2 + 1, SIDE1 = 2 * SIDE2 + 2, SIDE3 = SIDE2 - 2 };
+#define FLAT (SIDE3 * SIDE3 * N3)
 #define FEATURES 512
 #include "direct.h"
 #include "linear.h"
 #include "network.h"
 
-#define GROUP 8 /* images that go through a layer together */
+#define GROUP (IMAGE > 64 ? 4 : 8) /* images that go through a layer together */
 
-enum { SIDE1 = 14, SIDE2 = 6, SIDE3 = 4, N1 = 32, N2 = 64, N3 = 64 };
+/* Pixels (and rows, where two fit) of a tile, so that all its sums stay in registers. */
+enum {
+    PIXELS1 = VL < 16 ? 5 : SIDE1 % 14 ? 10 : 14,
+    PIXELS2 = SIDE2 <= 6 || VL == 16 ? SIDE2 : 5,
+    ROWS2 = VL == 16 && SIDE2 == 6 ? 2 : 1,
+    PIXELS3 = SIDE3 <= 4 || VL == 16 ? SIDE3 : 4,
+    ROWS3 = VL == 16 && SIDE3 == 4 ? 2 : 1,
+    DATA_PIXELS2 = SIDE2 <= 6 ? SIDE2 : 5,
+    DATA_PIXELS3 = 4,
+};
+
 enum { AREA1 = SIDE1 * SIDE1 * N1, AREA2 = SIDE2 * SIDE2 * N2, WEIGHTS2 = 16 * N1 * N2, WEIGHTS3 = 9 * N2 * N3 };
 static size_t weights1(int C) { return (size_t)64 * C * N1; }
 static size_t convolutions(int C) { return weights1(C) + WEIGHTS2 + WEIGHTS3; }
@@ -64,37 +77,40 @@ static void load_images(const uint8_t *pixels, int images, int C, float *out) {
 
 /* ---- forward ---- */
 
+/* A row (or R of them) of `side` pixels, P at a time. */
+INLINE void row_forward(int R, int side, int P, int size, int terms, const float *in, int in_row, int stride_row, int stride_pixel,
+                        const float *w, const float *bias, float *out, int N) {
+    const int whole = side / P * P;
+    for (int x = 0; x < whole; x += P)
+        tile_forward(R, P, size, terms, in + x * stride_pixel, in_row, stride_row, stride_pixel, w, bias, out + x * N, side * N, N);
+    if (side % P)
+        tile_forward(R, side % P, size, terms, in + whole * stride_pixel, in_row, stride_row, stride_pixel, w, bias, out + whole * N, side * N, N);
+}
+
 INLINE void first_layer(int images, int C, const float *in, const float *w, const float *bias, float *out) {
-    enum { P = VL == 16 ? 14 : 5 };
     for (int n = 0; n < N1; n += PANEL_LANES)
         for (int i = 0; i < images; i++)
-            for (int y = 0; y < SIDE1; y++) {
-                const float *from = in + ((size_t)i * IMAGE + 4 * y) * IMAGE * C, *weights = w + (size_t)n * 64 * C;
-                float *to = out + (size_t)i * AREA1 + (size_t)y * SIDE1 * N1 + n;
-                for (int x = 0; x + P <= SIDE1; x += P)
-                    tile_forward(1, P, 8, 8 * C, from + 4 * x * C, IMAGE * C, 0, 4 * C, weights, bias + n, to + x * N1, 0, N1);
-                if (SIDE1 % P)
-                    tile_forward(1, SIDE1 % P, 8, 8 * C, from + 4 * (SIDE1 / P * P) * C, IMAGE * C, 0, 4 * C, weights, bias + n,
-                                 to + (SIDE1 / P * P) * N1, 0, N1);
-            }
+            for (int y = 0; y < SIDE1; y++)
+                row_forward(1, SIDE1, PIXELS1, 8, 8 * C, in + ((size_t)i * IMAGE + 4 * y) * IMAGE * C, IMAGE * C, 0, 4 * C, w + (size_t)n * 64 * C,
+                            bias + n, out + (size_t)i * AREA1 + (size_t)y * SIDE1 * N1 + n, N1);
 }
 
 static __attribute__((noinline)) void second_layer(int images, const float *in, const float *w, const float *bias, float *out) {
-    enum { R = VL == 16 ? 2 : 1, ROW = SIDE1 * N1 };
+    enum { ROW = SIDE1 * N1 };
     for (int n = 0; n < N2; n += PANEL_LANES)
         for (int i = 0; i < images; i++)
-            for (int y = 0; y < SIDE2; y += R)
-                tile_forward(R, SIDE2, 4, 4 * N1, in + (size_t)i * AREA1 + 2 * y * ROW, ROW, 2 * ROW, 2 * N1, w + (size_t)n * 16 * N1,
-                             bias + n, out + (size_t)i * AREA2 + y * SIDE2 * N2 + n, SIDE2 * N2, N2);
+            for (int y = 0; y < SIDE2; y += ROWS2)
+                row_forward(ROWS2, SIDE2, PIXELS2, 4, 4 * N1, in + (size_t)i * AREA1 + 2 * y * ROW, ROW, 2 * ROW, 2 * N1, w + (size_t)n * 16 * N1,
+                            bias + n, out + (size_t)i * AREA2 + y * SIDE2 * N2 + n, N2);
 }
 
 static __attribute__((noinline)) void third_layer(int images, const float *in, const float *w, const float *bias, float *out) {
-    enum { R = VL == 16 ? 2 : 1, ROW = SIDE2 * N2 };
+    enum { ROW = SIDE2 * N2 };
     for (int n = 0; n < N3; n += PANEL_LANES)
         for (int i = 0; i < images; i++)
-            for (int y = 0; y < SIDE3; y += R)
-                tile_forward(R, SIDE3, 3, 3 * N2, in + (size_t)i * AREA2 + y * ROW, ROW, ROW, N2, w + (size_t)n * 9 * N2, bias + n,
-                             out + (size_t)i * FLAT + y * SIDE3 * N3 + n, SIDE3 * N3, N3);
+            for (int y = 0; y < SIDE3; y += ROWS3)
+                row_forward(ROWS3, SIDE3, PIXELS3, 3, 3 * N2, in + (size_t)i * AREA2 + y * ROW, ROW, ROW, N2, w + (size_t)n * 9 * N2, bias + n,
+                            out + (size_t)i * FLAT + y * SIDE3 * N3 + n, N3);
 }
 
 /* ---- backward ---- */
@@ -128,6 +144,13 @@ static __attribute__((noinline)) void third_layer_weights(int images, const floa
     add_rows(images * SIDE3 * SIDE3, N3, g, db);
 }
 
+/* The data gradient of a row of `side` pixels of g, P at a time. */
+INLINE void row_data(int side, int P, int V, int N, const float *g, const float *w, int w_term, float *dx, int dx_step) {
+    const int whole = side / P * P;
+    for (int x = 0; x < whole; x += P) tile_data(P, V, N, g + x * N, w, w_term, dx + x * dx_step, dx_step);
+    if (side % P) tile_data(side % P, V, N, g + whole * N, w, w_term, dx + whole * dx_step, dx_step);
+}
+
 /* Two neighbouring taps at a time: the pixels that they reach from a row of g are all different, and next to each other. */
 static __attribute__((noinline)) void second_layer_data(int images, const float *g, const float *w, const float *activation, float *dx) {
     enum { V = VL == 16 ? 4 : 2, ROW = SIDE1 * N1 };
@@ -137,8 +160,8 @@ static __attribute__((noinline)) void second_layer_data(int images, const float 
             for (int c = 0; c < 2 * N1; c += V * VL)
                 for (int i = 0; i < images; i++)
                     for (int y = 0; y < SIDE2; y++)
-                        tile_data(SIDE2, V, N2, g + (size_t)i * AREA2 + y * SIDE2 * N2, w + (size_t)(ky * 4 + kx) * N2 * N1 + c, 2 * N1,
-                                  dx + (size_t)i * AREA1 + (2 * y + ky) * ROW + kx * N1 + c, 2 * N1);
+                        row_data(SIDE2, DATA_PIXELS2, V, N2, g + (size_t)i * AREA2 + y * SIDE2 * N2, w + (size_t)(ky * 4 + kx) * N2 * N1 + c,
+                                 2 * N1, dx + (size_t)i * AREA1 + (2 * y + ky) * ROW + kx * N1 + c, 2 * N1);
     through_relu((size_t)images * AREA1, activation, dx, dx);
 }
 
@@ -150,18 +173,20 @@ static __attribute__((noinline)) void third_layer_data(int images, const float *
             for (int c = 0; c < N2; c += V * VL)
                 for (int i = 0; i < images; i++)
                     for (int y = 0; y < SIDE3; y++)
-                        tile_data(SIDE3, V, N3, g + (size_t)i * FLAT + y * SIDE3 * N3, w + (size_t)(ky * 3 + kx) * N3 * N2 + c, N2,
-                                  dx + (size_t)i * AREA2 + (y + ky) * ROW + kx * N2 + c, N2);
+                        row_data(SIDE3, DATA_PIXELS3, V, N3, g + (size_t)i * FLAT + y * SIDE3 * N3, w + (size_t)(ky * 3 + kx) * N3 * N2 + c, N2,
+                                 dx + (size_t)i * AREA2 + (y + ky) * ROW + kx * N2 + c, N2);
     through_relu((size_t)images * AREA2, activation, dx, dx);
 }
 
 static __attribute__((noinline)) void run_first(int images, int C, const float *in, const float *w, const float *bias, float *out) {
     if (C == 3) first_layer(images, 3, in, w, bias, out);
+    else if (C == 4) first_layer(images, 4, in, w, bias, out);
     else first_layer(images, C, in, w, bias, out);
 }
 
 static __attribute__((noinline)) void run_first_weights(int images, int C, const float *in, const float *g, float *dw, float *db) {
     if (C == 3) first_layer_weights(images, 3, VL == 16 ? 12 : 6, in, g, dw, db);
+    else if (C == 4) first_layer_weights(images, 4, VL == 16 ? 8 : 4, in, g, dw, db);
     else first_layer_weights(images, C, VL == 16 ? 8 : 4, in, g, dw, db);
 }
 
@@ -201,13 +226,13 @@ static void layer_backward(int layer, int images, int C, const group_space *g, c
 
 /* ---- what Python calls ---- */
 
-size_t nature_packed_floats(int C) { return convolutions(C) + WEIGHTS2 + WEIGHTS3; }
-size_t nature_saved_floats(int samples, int keep) { return lay_out(0, samples, keep).floats; }
-size_t nature_scratch_floats(int samples, int C) { return lay_out_scratch(0, samples, C).floats; }
-void nature_prepare_scratch(float *scratch, int samples, int C) { (void)scratch, (void)samples, (void)C; }
+size_t NATURE(packed_floats)(int C) { return convolutions(C) + WEIGHTS2 + WEIGHTS3; }
+size_t NATURE(saved_floats)(int samples, int keep) { return lay_out(0, samples, keep).floats; }
+size_t NATURE(scratch_floats)(int samples, int C) { return lay_out_scratch(0, samples, C).floats; }
+void NATURE(prepare_scratch)(float *scratch, int samples, int C) { (void)scratch, (void)samples, (void)C; }
 
 /* First all weights for the forward pass, then (with `backward`) those of the second and third layer transposed. */
-void nature_pack(const_pointers parameters, int C, int backward, float *packed, float *scratch) {
+void NATURE(pack)(const_pointers parameters, int C, int backward, float *packed, float *scratch) {
     (void)scratch;
     pack_forward(parameters[0], N1, C, 8, 255.0f, packed);
     pack_forward(parameters[2], N2, N1, 4, 1.0f, packed + weights1(C));
@@ -217,7 +242,7 @@ void nature_pack(const_pointers parameters, int C, int backward, float *packed, 
     pack_data(parameters[4], N3, N2, 3, 1, packed + convolutions(C) + WEIGHTS2);
 }
 
-void nature_forward(const uint8_t *pixels, int samples, int C, const_pointers parameters, const float *packed, int keep, float *place,
+void NATURE(forward)(const uint8_t *pixels, int samples, int C, const_pointers parameters, const float *packed, int keep, float *place,
                     float *scratch, float *features) {
     const saved s = lay_out(place, samples, keep);
     const scratch_space t = lay_out_scratch(scratch, samples, C);
@@ -230,8 +255,8 @@ void nature_forward(const uint8_t *pixels, int samples, int C, const_pointers pa
     linear_forward(s.flat, samples, parameters[6], parameters[7], t.x_transposed, t.z_transposed, features);
 }
 
-/* After nature_forward with `keep` on the same place. */
-void nature_backward(const uint8_t *pixels, int samples, int C, const_pointers parameters, const float *packed, float *place,
+/* After NATURE(forward) with `keep` on the same place. */
+void NATURE(backward)(const uint8_t *pixels, int samples, int C, const_pointers parameters, const float *packed, float *place,
                      float *scratch, const float *features, const float *dfeatures, pointers gradients) {
     const saved s = lay_out(place, samples, 1);
     const scratch_space t = lay_out_scratch(scratch, samples, C);
@@ -253,7 +278,7 @@ void nature_backward(const uint8_t *pixels, int samples, int C, const_pointers p
 
 /* One layer alone over all samples, as it runs inside the network; for the benchmark, after a whole forward and backward on the same place.
  * Layer 3 is the linear one. */
-void nature_layer(int layer, int backward, const uint8_t *pixels, int samples, int C, const_pointers parameters, const float *packed,
+void NATURE(layer)(int layer, int backward, const uint8_t *pixels, int samples, int C, const_pointers parameters, const float *packed,
                   float *place, float *scratch, float *features, pointers gradients) {
     const saved s = lay_out(place, samples, 1);
     const scratch_space t = lay_out_scratch(scratch, samples, C);
