@@ -156,3 +156,52 @@ def test_an_infinite_divergence_is_no_reason_to_stop_in_silence() -> None:
     with pytest.raises(NumbersError, match="not finite"):
         update(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
     assert torch.equal(state.parameters, before)
+
+
+# --- whole updates ------------------------------------------------------------------------------------------
+
+MATCHING = {
+    "training__n_epochs": 1, "training__batch_size": 256, "training__gae_lambda": 1.0,
+    "training__clip_value_loss": False, "training__normalize_advantages": False,
+    "training__optimizer": "rmsprop", "training__learning_rate": 7e-4,
+}  # fmt: skip
+
+
+def learned(settings: Settings, iterations: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """The parameters after some iterations of real samples, and how far they moved."""
+    state, pool, _ = collected(settings)
+    start = state.parameters.clone()
+    for iteration in range(iterations):
+        if iteration:
+            pool.run(Collect(index, iteration) for index in range(settings.shape.num_slices))
+        update(state, pool, NoCluster(settings.shape), Schedules(7e-4, 0.2), Timeline())
+        state.counters.iteration += 1
+    return state.parameters.clone(), state.parameters - start
+
+
+@pytest.mark.parametrize(("env", "kind"), CASES)
+def test_a2c_and_ppo_agree_over_whole_updates(env: str, kind: str) -> None:
+    """Not bit for bit: collection recorded its log-probabilities in batches of another shape."""
+    first, moved = learned(small_settings(env, kind, training__algorithm="ppo", **MATCHING), 3)
+    second, _ = learned(small_settings(env, kind, training__algorithm="a2c", **MATCHING), 3)
+    assert float(moved.abs().max()) > 1e-3
+    assert float((first - second).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize(("env", "kind"), CASES)
+def test_without_a_lag_vtrace_aims_at_the_lambda_one_return(env: str, kind: str) -> None:
+    """On samples of the learner's own policy, whose ratios are 1 but for rounding."""
+    settings = small_settings(
+        env, kind, training__algorithm="impala", training__batch_size=256, training__lag=0,
+        training__n_steps=16, training__learning_rate=1e-3,
+    )  # fmt: skip
+    state, pool, _ = collected(settings)
+    start = state.rewards.running.copy(), state.rewards.moments
+    update(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
+    slab = state.memory.slab(0)
+    found, advantage = slab.target_return.copy(), slab.advantage.copy()
+    assert slab.episode_start[1:].any() or kind == "nature"
+    state.rewards.running, state.rewards.moments = start
+    ppo.targets(slab, state.rewards, settings.changed("training", gae_lambda=1.0).training)
+    np.testing.assert_allclose(found, slab.target_return, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(advantage, slab.advantage, rtol=0, atol=1e-5)
