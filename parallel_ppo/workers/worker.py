@@ -121,7 +121,7 @@ class Worker:
         if self.shape.num_versions:
             row = self.shape.version_row(slice_index, iteration)
             for own, name in zip(self.older.tensors, VERSIONS, strict=True):
-                own.copy_(torch.from_numpy(getattr(self.memory, name)[row]))
+                own.copy_(self.memory.tensor(name)[row])
         return self.older
 
     @torch.inference_mode()  # entered once: on small networks it costs as much as a layer

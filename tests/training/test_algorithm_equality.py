@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,9 +15,12 @@ from tests.cluster.nodes import Nodes, summary
 from tests.conftest import ROOT, Outcome, train
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
-SHAPE = ["--env", "CartPole-v1", "--num-envs", "8", "--set", "env.slice_envs=2", "--n-steps", "16", "--seed",
-"7",
-         "--set", "training.normalize_observations=true", "--set", "logging.tensorboard=false"]  # fmt: skip
+SHAPE = ["--num-envs", "8", "--set", "env.slice_envs=2", "--n-steps", "16", "--seed", "7",
+         "--set", "logging.tensorboard=false"]  # fmt: skip
+ENVIRONMENTS = {
+    "CartPole-v1": ["--env", "CartPole-v1", "--set", "training.normalize_observations=true"],
+    "coinrun": ["--env", "coinrun", "--policy", "nature"],
+}
 MINIBATCHES = ["--batch-size", "64", "--n-epochs", "2"]
 ALGORITHMS = {
     "a2c": ["--algorithm", "a2c", "--n-epochs", "1", "--batch-size", "128"],
@@ -65,9 +69,18 @@ def _children(pid: int) -> list[int]:
     return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-def test_every_algorithm_learns_the_same_bits(name: str, tmp_path: Path) -> None:
-    arguments = [*SHAPE, *ALGORITHMS[name]]
+def images(name: str) -> Any:
+    """On images the rest is the same: the others are left to the long tests."""
+    is_long = [] if name == "impala" else [pytest.mark.full]
+    return pytest.param("coinrun", name, marks=[pytest.mark.procgen, *is_long])
+
+
+CASES = [("CartPole-v1", name) for name in ALGORITHMS] + [images(name) for name in ALGORITHMS]
+
+
+@pytest.mark.parametrize(("env", "name"), CASES)
+def test_every_algorithm_learns_the_same_bits(env: str, name: str, tmp_path: Path) -> None:
+    arguments = [*SHAPE, *ENVIRONMENTS[env], *ALGORITHMS[name]]
     broken = killed_and_resumed(tmp_path / "broken", arguments)
     assert broken.summary["worker_restarts"] >= 1 and broken.summary["bit_exact"]
     steps = ["--total-timesteps", str(broken.summary["env_steps"])]

@@ -176,6 +176,7 @@ def learned(settings: Settings, iterations: int) -> tuple[torch.Tensor, torch.Te
             pool.run(Collect(index, iteration) for index in range(settings.shape.num_slices))
         update(state, pool, NoCluster(settings.shape), Schedules(7e-4, 0.2), Timeline())
         state.counters.iteration += 1
+    pool.close()
     return state.parameters.clone(), state.parameters - start
 
 
@@ -199,6 +200,7 @@ def test_without_a_lag_vtrace_aims_at_the_lambda_one_return(env: str, kind: str)
     start = state.rewards.running.copy(), state.rewards.moments
     update(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
     slab = state.memory.slab(0)
+    pool.close()
     found, advantage = slab.target_return.copy(), slab.advantage.copy()
     assert slab.episode_start[1:].any() or kind == "nature"
     state.rewards.running, state.rewards.moments = start
