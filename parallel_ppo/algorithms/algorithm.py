@@ -39,6 +39,7 @@ class Statistics(NamedTuple):
     entropy: Any
     approx_kl: Any = 0.0
     clipped: Any = 0.0
+    augmentation_loss: Any = 0.0  # of DrAC; part of `loss` already
 
 
 class Sampled(NamedTuple):

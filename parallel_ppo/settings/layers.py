@@ -316,6 +316,11 @@ def _check_algorithm(settings: Settings) -> None:
         )
     if training.num_actors is not None and settings.env.slice_envs not in (None, settings.shape.slice_envs):
         raise InputError("env.slice_envs: an actor of a3c is a slice; set training.num_actors alone")
+    coefficient = TrainingSettings.model_fields["augmentation_coef"].default
+    if training.augmentation == "none" and training.augmentation_coef != coefficient:
+        raise InputError(
+            "training.augmentation_coef: nothing is augmented; set training.augmentation, or remove it"
+        )
     if training.clip_rewards is not None and training.normalize_rewards:
         raise InputError(
             "training.clip_rewards: rewards are normalised, and then clipped by training.reward_clip; "

@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from parallel_ppo.arguments import hours
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS, checked_algorithm
+from parallel_ppo.settings.augmentations import checked_augmentation
 from parallel_ppo.settings.networks import AUTOMATIC, checked_policy, network_kind
 
 
@@ -103,6 +104,8 @@ class TrainingSettings(Section):
     clip_rewards: PositiveFloat | None = None
     normalize_observations: bool = False
     observation_clip: PositiveFloat = 10.0
+    augmentation: Annotated[str, AfterValidator(checked_augmentation)] = "none"
+    augmentation_coef: AtLeastZero = 0.1
 
 
 class ParallelSettings(Section):

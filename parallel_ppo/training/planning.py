@@ -18,6 +18,7 @@ from parallel_ppo.kernels.choice import NETWORKS, unusable
 from parallel_ppo.machine.placement import Placement, address_space_error, plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.records.trackers import check_installed
+from parallel_ppo.settings.augmentations import AUGMENTATION_KINDS
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.named_code import find
 from parallel_ppo.settings.networks import AUTOMATIC, is_own, network_kind, that_read
@@ -64,6 +65,7 @@ def make_plan(
     if settings.hardware.buffers == "file":
         _check_buffer_directory(Path(str(settings.hardware.buffer_directory)))
     spec = probe(settings)
+    check_augmentation(settings, spec)
     settings = resolve_kernels(_freeze_schedules(resolve_policy(settings, spec)), spec)
     trial = examine(settings)
     settings = _resolve_env(settings, spec, trial)
@@ -202,6 +204,28 @@ def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
             "training.normalize_observations: is for vector observations; images are scaled by 1/255"
         )
     return settings.changed("training", policy=name)
+
+
+def check_augmentation(settings: Settings, spec: EnvSpec) -> None:
+    name = settings.training.augmentation
+    if name == "none":
+        return
+    if not spec.image_shapes:
+        raise InputError(
+            f"training.augmentation: {name!r} changes images, and {settings.env.id} gives none; remove it"
+        )
+    kind = AUGMENTATION_KINDS[name]
+    for height, width, channels in spec.image_shapes:
+        if kind.needs_colours and channels % 3:
+            raise InputError(
+                f"training.augmentation: {name!r} needs red, green and blue, and the images of"
+                f" {settings.env.id} have {channels} channels; use crop or cutout"
+            )
+        if kind.needs_square and height != width:
+            raise InputError(
+                f"training.augmentation: {name!r} needs square images, and those of {settings.env.id} are"
+                f" {height} x {width}; use crop or cutout"
+            )
 
 
 def resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:

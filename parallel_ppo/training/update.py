@@ -240,6 +240,7 @@ def _columns(
     steps, slab = len(applied), state.memory.slab(state.counters.iteration)
     samples = max(1, steps * state.settings.shape.learned_together)
     sums = Statistics(*np.sum([one.statistics for one in applied], axis=0).tolist()) if applied else NOTHING
+    regularisation = {"augmentation_loss": sums.augmentation_loss / samples}
     return {
         "loss": sums.loss / max(1, steps),
         "policy_loss": sums.policy_loss / samples,
@@ -247,6 +248,7 @@ def _columns(
         "entropy": sums.entropy / samples,
         "approx_kl": sums.approx_kl / samples,
         "clip_frac": sums.clipped / samples,
+        **(regularisation if state.settings.training.augmentation != "none" else {}),
         "explained_variance": explained_variance(value=slab.value[:-1], target_return=slab.target_return),
         "grad_norm": sum(one.norm for one in applied) / max(1, steps),
         "learning_rate": schedules.learning_rate,

@@ -12,6 +12,8 @@ import torch
 
 from parallel_ppo.algorithms import ALGORITHMS, minibatches, optimizers
 from parallel_ppo.algorithms.algorithm import Sampled, differentiate
+from parallel_ppo.algorithms.augmentation import augmented
+from parallel_ppo.algorithms.drac import regularised
 from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv
 from parallel_ppo.exits import EnvironmentFault, NumbersError
@@ -242,16 +244,28 @@ class Worker:
             self.rows[task.iteration % len(self.rows)],
         )
         batch = {name: column.index_select(0, rows) for name, column in columns.items()}
-        observation = actor.prepare(batch.pop("observation"))
+        augments = self.settings.training.augmentation != "none"
+        observation, mask = batch.pop("observation"), batch.pop("action_mask", None)
+        if augments:
+            observation = torch.cat([observation, self.augmented(observation, task)])
+            mask = None if mask is None else mask.repeat(2, 1)
+        observation = actor.prepare(observation)
         into = self.gradient_views(task.lane)
         self.reach("gradient", task.iteration, task.lane, self.memory.lane_gradient[task.lane])
         network.begin_step(step)
         size = self.shape.learned_together
         sampled = Sampled(batch, task.scalars, self.spec.action, self.settings.training, size)
-        output = heads.masked(network.forward(observation), batch.pop("action_mask", None))
-        gradient, statistics = differentiate(self.algorithm, network, output, sampled)
+        output = heads.masked(network.forward(observation), mask)
+        find = regularised if augments else differentiate
+        gradient, statistics = find(self.algorithm, network, output, sampled)
         network.backward(gradient, into)
         self.memory.lane_statistics[task.lane] = statistics
+
+    def augmented(self, observation: torch.Tensor, task: Gradient) -> torch.Tensor:
+        """Drawn anew for each use of a sample; a lane's samples do not depend on who computes it."""
+        training, step = self.settings.training, (task.iteration, task.epoch, task.minibatch, task.lane)
+        draws = generator(training.seed, "augmentation", *step)
+        return augmented(training.augmentation, observation, self.spec, draws)
 
     def learning(self, task: Gradient) -> tuple[Actor, tuple[int, ...]]:
         """The policy that a lane's loss is differentiated at, and a name for its parameters."""

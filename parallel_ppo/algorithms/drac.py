@@ -1,0 +1,68 @@
+"""DrAC, data-regularised actor-critic: a policy and a value that do not change when the image is augmented.
+
+A lane's images are seen twice, as they are and augmented, in one batch of twice the size. The algorithm's own
+loss looks at the first half alone; the regulariser asks the second half to say what the first says, and does
+not move the first. It is written for the outputs, so it runs on every network. B samples, K outputs.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from parallel_ppo.algorithms.algorithm import Algorithm, Sampled, Statistics, differentiate
+from parallel_ppo.envs.contract import ActionSpec
+from parallel_ppo.policies.network import Network, Output, OutputGradient
+
+
+class Divergence(NamedTuple):
+    """KL(own policy, augmented policy) and its derivatives in the augmented outputs."""
+
+    kl: Tensor  # [B]
+    by_action: Tensor  # [B, K]
+    by_log_std: Tensor | None  # [B, K]
+
+
+def divergence(spec: ActionSpec, own: Output, augmented: Output) -> Divergence:
+    if spec.kind == "categorical":
+        kl, slopes = torch.zeros_like(own.value), []
+        parts = own.action.split(spec.sizes, 1), augmented.action.split(spec.sizes, 1)
+        for mine, other in zip(*parts, strict=True):
+            log_mine, log_other = mine.log_softmax(1), other.log_softmax(1)
+            probability = log_mine.exp()
+            kl = kl + (probability * (log_mine - log_other)).sum(1)
+            slopes.append(log_other.exp() - probability)
+        return Divergence(kl, torch.cat(slopes, 1), None)
+    if spec.kind == "bernoulli":
+        on = own.action.sigmoid()
+        of_on = torch.nn.functional.logsigmoid(own.action) - torch.nn.functional.logsigmoid(augmented.action)
+        of_off = of_on - own.action + augmented.action
+        kl = (on * of_on + (1 - on) * of_off).sum(1)
+        return Divergence(kl, augmented.action.sigmoid() - on, None)
+    assert own.log_std is not None
+    moved = (augmented.action - own.action) * (-own.log_std).exp()  # both have one deviation
+    return Divergence(0.5 * moved.square().sum(1), moved * (-own.log_std).exp(), -moved.square())
+
+
+def regularised(
+    algorithm: Algorithm, network: Network, output: Output, sampled: Sampled
+) -> tuple[OutputGradient, Statistics]:
+    """The algorithm's loss and the regulariser, differentiated in the outputs of both halves [2 B]."""
+    detached = Output(*(None if part is None else part.detach() for part in output))
+    own, augmented = (
+        detached._replace(action=action, value=value)
+        for action, value in zip(detached.action.chunk(2), detached.value.chunk(2), strict=True)
+    )
+    gradient, statistics = differentiate(algorithm, network, own, sampled)
+    between, error = divergence(sampled.action, own, augmented), augmented.value - own.value
+    weight = sampled.training.augmentation_coef / sampled.batch_size
+    total = float((between.kl + 0.5 * error.square()).sum())
+    by_log_std = gradient.log_std
+    if by_log_std is not None and between.by_log_std is not None:
+        by_log_std = by_log_std + weight * between.by_log_std.sum(0)
+    both = OutputGradient(
+        torch.cat([gradient.action, weight * between.by_action]),
+        by_log_std,
+        torch.cat([gradient.value, weight * error]),
+    )
+    return both, statistics._replace(loss=statistics.loss + weight * total, augmentation_loss=total)
