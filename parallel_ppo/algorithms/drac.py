@@ -48,11 +48,9 @@ def regularised(
     algorithm: Algorithm, network: Network, output: Output, sampled: Sampled
 ) -> tuple[OutputGradient, Statistics]:
     """The algorithm's loss and the regulariser, differentiated in the outputs of both halves [2 B]."""
-    detached = Output(*(None if part is None else part.detach() for part in output))
-    own, augmented = (
-        detached._replace(action=action, value=value)
-        for action, value in zip(detached.action.chunk(2), detached.value.chunk(2), strict=True)
-    )
+    log_std = None if output.log_std is None else output.log_std.detach()
+    halves = zip(output.action.detach().chunk(2), output.value.detach().chunk(2), strict=True)
+    own, augmented = (Output(action, log_std, value) for action, value in halves)
     gradient, statistics = differentiate(algorithm, network, own, sampled)
     between, error = divergence(sampled.action, own, augmented), augmented.value - own.value
     weight = sampled.training.augmentation_coef / sampled.batch_size

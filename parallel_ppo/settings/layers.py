@@ -18,8 +18,17 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.settings import env_names
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
 from parallel_ppo.settings.networks import network_kind, that_read
-from parallel_ppo.settings.schema import MAX_LANES, PROCGEN_OPTIONS, EnvSettings, Settings, TrainingSettings
+from parallel_ppo.settings.schema import (
+    LEVEL_SAMPLING,
+    MAX_LANES,
+    PROCGEN_OPTIONS,
+    EnvSettings,
+    Settings,
+    TrainingSettings,
+)
 from parallel_ppo.storage.files import Damaged, read_regular
+
+MAX_SCORED_LEVELS = 100_000
 
 
 def load_settings(
@@ -256,7 +265,7 @@ def _check(settings: Settings) -> Settings:
     settings = settings.changed("env", id=env_names.canonical(settings.env.id))
     env, training = settings.env, settings.training
     is_procgen = env_names.procgen_game(env.id) is not None
-    for option in PROCGEN_OPTIONS:
+    for option in (*PROCGEN_OPTIONS, *LEVEL_SAMPLING):
         if not is_procgen and getattr(env, option) != EnvSettings.model_fields[option].default:
             raise InputError(
                 f"env.{option}: is an option of Procgen and does nothing for {env.id}; remove it"
@@ -281,6 +290,7 @@ def _check(settings: Settings) -> Settings:
             f"env.slice_envs: {env.slice_envs} does not divide {env.num_envs} environments; nearest that"
             f" does: {_nearest_divisor(env.num_envs, env.slice_envs)}"
         )
+    _check_levels(env)
     _check_algorithm(settings)
     _check_batch(settings)
     _check_plain(settings)
@@ -289,6 +299,22 @@ def _check(settings: Settings) -> Settings:
             "hardware.buffers: 'file' needs a directory on a disk; give it as hardware.buffer_directory"
         )
     return settings
+
+
+def _check_levels(env: EnvSettings) -> None:
+    if env.level_sampler == "uniform":
+        for option in LEVEL_SAMPLING[1:]:
+            if getattr(env, option) != EnvSettings.model_fields[option].default:
+                raise InputError(f"env.{option}: is for prioritized levels; set env.level_sampler to plr")
+        return
+    if not 0 < env.num_levels <= MAX_SCORED_LEVELS:
+        raise InputError(
+            f"env.level_sampler: plr keeps a score for each level, and env.num_levels is {env.num_levels}"
+            f"{'' if env.num_levels else ' (all of them)'}; expected 1 to {MAX_SCORED_LEVELS}, such as"
+            " --num-levels 200"
+        )
+    if env.use_sequential_levels:
+        raise InputError("env.use_sequential_levels: leaves plr nothing to choose; remove one of the two")
 
 
 def _check_algorithm(settings: Settings) -> None:

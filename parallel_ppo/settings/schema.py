@@ -46,6 +46,9 @@ class EnvSettings(Section):
     num_levels: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     start_level: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     use_sequential_levels: bool = False
+    level_sampler: Literal["uniform", "plr"] = "uniform"
+    plr_temperature: PositiveFloat = 0.1
+    plr_staleness: Fraction = 0.1
     use_backgrounds: bool = True
     center_agent: bool = True
     paint_vel_info: bool = False
@@ -56,10 +59,10 @@ class EnvSettings(Section):
     wrappers: list[str | dict[str, dict[str, Any]]] = []
 
 
+OTHER_OPTIONS = {"id", "num_envs", "slice_envs", "fresh_objects", "action_masks", "kwargs", "wrappers"}
+LEVEL_SAMPLING = ("level_sampler", "plr_temperature", "plr_staleness")  # ours, of Procgen's levels
 PROCGEN_OPTIONS = tuple(
-    key
-    for key in EnvSettings.model_fields
-    if key not in ("id", "num_envs", "slice_envs", "fresh_objects", "action_masks", "kwargs", "wrappers")
+    key for key in EnvSettings.model_fields if key not in OTHER_OPTIONS.union(LEVEL_SAMPLING)
 )
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from parallel_ppo.algorithms.level_replay import LevelReplay
 from parallel_ppo.algorithms.normalisers import EPSILON, Moments, RewardNormalizer
 from parallel_ppo.algorithms.optimizers import initial_second_moment
-from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.schema import EnvSettings, Settings
 from parallel_ppo.workers.carried import Environments, Saved, Snapshot
 from parallel_ppo.workers.memory import Memory
 
@@ -48,6 +49,8 @@ class TrainingState:
         self.second_moment = torch.full_like(self.parameters, start)
         self.rewards = RewardNormalizer(num_envs, self.settings.training.gamma)
         self.observations = Moments.empty(self.memory.observation_mean.shape)
+        self.levels = _level_replay(self.settings.env)
+        self.publish_level_chances()
         self.episode_return = np.zeros(num_envs)
         self.episode_length = np.zeros(num_envs, np.int64)
         self.recent_returns: deque[float] = deque(maxlen=RECENT)
@@ -58,6 +61,11 @@ class TrainingState:
         if self.observations.num:
             self.memory.observation_mean[...] = self.observations.mean
             self.memory.observation_scale[...] = 1 / np.sqrt(self.observations.variance + EPSILON)
+
+    def publish_level_chances(self) -> None:
+        """What the workers choose levels by until the next call."""
+        if self.levels is not None:
+            self.memory.level_chances[...] = self.levels.cumulative()
 
     def publish_version(self, row: int | None = None) -> None:
         """Lets collection act with the parameters and the normalisation of now, from the next iteration
@@ -71,6 +79,7 @@ class TrainingState:
         memory.versions[row] = memory.parameters
         memory.version_mean[row] = memory.observation_mean
         memory.version_scale[row] = memory.observation_scale
+        memory.version_level_chances[row] = memory.level_chances
 
     def publish_first_versions(self) -> None:
         """A run starts with one version only."""
@@ -94,6 +103,7 @@ class TrainingState:
             "episode.length": self.episode_length.copy(),
             "recent.returns": np.array(self.recent_returns, np.float64),
             "recent.lengths": np.array(self.recent_lengths, np.int64),
+            **({} if self.levels is None else self.levels.arrays()),
             **{name: getattr(self.memory, name).copy() for name in self._version_fields},
         }
         environments = Environments.at(self.memory, self.counters.iteration)
@@ -114,12 +124,18 @@ class TrainingState:
         self.recent_returns = deque(arrays["recent.returns"].tolist(), maxlen=RECENT)
         self.recent_lengths = deque(arrays["recent.lengths"].tolist(), maxlen=RECENT)
         self.publish_observation_scale()
+        if self.levels is not None:
+            self.levels.restore(arrays)
+            self.publish_level_chances()
         for name in self._version_fields:
             getattr(self.memory, name)[...] = arrays[name]
 
     @property
     def _version_fields(self) -> tuple[str, ...]:
-        return ("versions", "version_mean", "version_scale") if self.settings.shape.num_versions else ()
+        if not self.settings.shape.num_versions:
+            return ()
+        chances = () if self.levels is None else ("version_level_chances",)
+        return ("versions", "version_mean", "version_scale", *chances)
 
     def restore(self, saved: Saved) -> None:
         """From a checkpoint."""
@@ -127,6 +143,15 @@ class TrainingState:
         iteration = self.counters.iteration
         Environments.at(self.memory, iteration).unpack(saved.environments)
         self.memory.state_stamp[self.memory.slot(iteration)] = iteration
+
+
+def _level_replay(env: EnvSettings) -> LevelReplay | None:
+    if env.level_sampler == "uniform":
+        return None
+    return LevelReplay(
+        first_level=env.start_level, num_levels=env.num_levels, num_envs=env.num_envs,
+        temperature=env.plr_temperature, staleness=env.plr_staleness,
+    )  # fmt: skip
 
 
 def _moment_arrays(prefix: str, moments: Moments) -> dict[str, np.ndarray]:

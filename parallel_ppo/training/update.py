@@ -59,6 +59,11 @@ def update(
     cluster.gather_columns(memory, iteration)
     timeline.enter("advantages")
     algorithm.targets(slab, state.rewards, training)
+    if state.levels is not None:
+        state.levels.learn(
+            advantage=slab.advantage, episode_start=slab.episode_start, level_seed=slab.level_seed
+        )
+        state.publish_level_chances()
     steps = _steps_in_turn if settings.shape.num_actors else _steps_together
     applied, stopped, more = steps(state, pool, cluster, schedules, timeline)
     timeline.enter("statistics")
@@ -248,6 +253,7 @@ def _columns(
         "entropy": sums.entropy / samples,
         "approx_kl": sums.approx_kl / samples,
         "clip_frac": sums.clipped / samples,
+        **({} if state.levels is None else state.levels.columns()),
         **(regularisation if state.settings.training.augmentation != "none" else {}),
         "explained_variance": explained_variance(value=slab.value[:-1], target_return=slab.target_return),
         "grad_norm": sum(one.norm for one in applied) / max(1, steps),

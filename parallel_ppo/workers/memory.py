@@ -68,6 +68,7 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
     observation, action = spec.observation_shape, (heads.num_components(spec.action),)
     choices, masks = heads.num_outputs(spec.action), spec.masks_actions
     features, blocks, statistics = spec.vector_shape, -(-p // BLOCK), len(Statistics._fields)
+    levels = settings.env.num_levels if settings.env.level_sampler == "plr" else 0
     partial = settings.cluster.nnodes > 1  # only this node's part of the widest arrays is ever touched
     table = [
         Field("observation", (t + 1, e, *observation), spec.observation_dtype, *COLLECTED, sampled=True,
@@ -91,9 +92,11 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         Field("parameters", (p,), "float32", "coordinator", "always; changes only between phases"),
         Field("observation_mean", features, "float32", *PUBLISHED),
         Field("observation_scale", features, "float32", *PUBLISHED),
+        Field("level_chances", (levels,), "float64", *PUBLISHED),
         Field("versions", (versions, p), "float32", *PUBLISHED),
         Field("version_mean", (versions, *features), "float32", *PUBLISHED),
         Field("version_scale", (versions, *features), "float32", *PUBLISHED),
+        Field("version_level_chances", (versions, levels), "float64", *PUBLISHED),
         Field("lane_gradient", (lanes, p), "float32", "worker", "after gradient", sparse=partial),
         Field("lane_statistics", (lanes, statistics), "float64", "worker", "after gradient"),
         Field("gradient", (p,), "float32", "worker", "after reduce"),
@@ -188,9 +191,11 @@ class Memory(Slab):
     parameters: np.ndarray
     observation_mean: np.ndarray
     observation_scale: np.ndarray
+    level_chances: np.ndarray
     versions: np.ndarray
     version_mean: np.ndarray
     version_scale: np.ndarray
+    version_level_chances: np.ndarray
     lane_gradient: np.ndarray
     lane_statistics: np.ndarray
     gradient: np.ndarray

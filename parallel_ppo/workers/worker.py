@@ -22,6 +22,7 @@ from parallel_ppo.policies import heads
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
+from parallel_ppo.workers.level_choice import LevelChoice
 from parallel_ppo.workers.memory import BLOCK, Memory, Slab
 from parallel_ppo.workers.observer import Reach, unobserved
 from parallel_ppo.workers.tasks import Collect, Evaluate, Gradient, Open, Reduce, Revalue, Task
@@ -41,6 +42,7 @@ class Worker:
         if self.shape.num_versions:
             self.older = Actor(settings, spec, *(memory.tensor(name).clone() for name in PARAMETERS))
         self.algorithm = ALGORITHMS[settings.training.algorithm]
+        self.levels = LevelChoice(settings, memory)
         self.slices: dict[int, SliceEnv] = {}
         self.restarted: dict[
             int, tuple[np.ndarray, np.ndarray]
@@ -145,6 +147,7 @@ class Worker:
         slab.level_seed[:, columns] = slab.level_complete[:, columns] = -1  # unless a step says otherwise
         slab.truncated[:, columns] = slab.final_value[:, columns] = 0
         for t in range(shape.num_steps):
+            self.levels.before_step(env, task.slice_index, task.iteration, t, slab.episode_start[t, columns])
             mask = env.action_mask
             if mask is not None:
                 slab.action_mask[t, columns] = mask

@@ -1,0 +1,141 @@
+"""Prioritized level replay against a twin that looks at one episode at a time, and the settings it refuses."""
+
+import numpy as np
+import pytest
+
+from parallel_ppo.algorithms.level_replay import LevelReplay, drawn_levels
+from parallel_ppo.exits import InputError
+from tests.conftest import small_settings
+
+FIRST, LEVELS, ENVS, STEPS = 40, 12, 5, 30
+
+
+def replay(**changes: float) -> LevelReplay:
+    chosen = {
+        "first_level": FIRST,
+        "num_levels": LEVELS,
+        "num_envs": ENVS,
+        "temperature": 0.5,
+        "staleness": 0.3,
+    }
+    return LevelReplay(**(chosen | changes))  # type: ignore[arg-type]
+
+
+def rollouts(number: int) -> list[dict[str, np.ndarray]]:
+    rng, found = np.random.default_rng(4), []
+    for _ in range(number):
+        start = (rng.random((STEPS + 1, ENVS)) < 0.12).astype(np.uint8)
+        if found:  # an episode that opens with an iteration ended in the one before
+            start[0] = found[-1]["episode_start"][-1]
+        found.append({
+            "advantage": rng.normal(0, 1, (STEPS, ENVS)).astype(np.float32),
+            "episode_start": start,
+            "level_seed": rng.integers(FIRST, FIRST + LEVELS - 2, (STEPS, ENVS)).astype(np.int32),
+        })  # fmt: skip
+    return found
+
+
+def slow_scores(parts: list[dict[str, np.ndarray]]) -> tuple[dict[int, float], dict[int, int], int]:
+    """All steps of an environment in one row, cut where episodes start."""
+    advantage = np.concatenate([part["advantage"] for part in parts]).astype(np.float64)
+    ends = np.concatenate([part["episode_start"][1:] for part in parts])
+    level = np.concatenate([part["level_seed"] for part in parts]) - FIRST
+    score, last, episodes, begun = {}, {}, 0, [0] * ENVS
+    for t, env in np.argwhere(ends).tolist():
+        episodes += 1
+        score[level[t, env]] = float(np.mean(np.abs(advantage[begun[env] : t + 1, env])))
+        last[level[t, env]] = episodes
+        begun[env] = t + 1
+    return score, last, episodes
+
+
+def slow_probabilities(
+    parts: list[dict[str, np.ndarray]], temperature: float, staleness: float
+) -> list[float]:
+    score, last, episodes = slow_scores(parts)
+    ranked = sorted(score, key=lambda level: -score[level])
+    by_score = {level: (1 / rank) ** (1 / temperature) for rank, level in enumerate(ranked, 1)}
+    by_age = {level: episodes - last[level] for level in score}
+    result = []
+    for level in range(LEVELS):
+        if level not in score:
+            result.append(1 / LEVELS)  # unseen: (share unseen) / (number unseen)
+            continue
+        mixed = (1 - staleness) * by_score[level] / sum(by_score.values())
+        mixed += staleness * by_age[level] / sum(by_age.values())
+        result.append(mixed * len(score) / LEVELS)
+    return result
+
+
+@pytest.mark.parametrize("temperature", [0.1, 0.5, 3.0])
+def test_scores_and_probabilities_are_those_of_the_twin(temperature: float) -> None:
+    parts, found = rollouts(4), replay(temperature=temperature)
+    assert found.probabilities() == pytest.approx([1 / LEVELS] * LEVELS)
+    for part in parts:
+        found.learn(**part)
+    score, last, _ = slow_scores(parts)
+    assert 3 < len(score) <= LEVELS - 2 and {level for level in range(LEVELS) if found.seen[level]} == set(
+        score
+    )
+    assert {level: found.score[level] for level in score} == pytest.approx(score)
+    assert {level: found.last_played[level] for level in last} == last
+    assert found.probabilities() == pytest.approx(slow_probabilities(parts, temperature, 0.3), rel=1e-9)
+    assert found.probabilities().sum() == pytest.approx(1) and found.cumulative()[-1] == 1
+    assert found.columns()["levels_seen"] == len(score)
+
+
+def test_a_level_that_was_just_played_alone_is_played_again() -> None:
+    """One level seen, no other to be stale against."""
+    found, start = replay(num_levels=1), np.zeros((2, ENVS), np.uint8)
+    start[1, 0] = 1
+    seeds = np.full((1, ENVS), FIRST, np.int32)
+    found.learn(advantage=np.ones((1, ENVS), np.float32), episode_start=start, level_seed=seeds)
+    assert found.probabilities() == pytest.approx([1])
+
+
+def test_draws_fall_on_levels_as_often_as_they_should() -> None:
+    found = replay()
+    for part in rollouts(4):
+        found.learn(**part)
+    levels = drawn_levels(found.cumulative(), (np.arange(100_000) + 0.5) / 100_000)
+    shares = np.bincount(levels, minlength=LEVELS) / 100_000
+    assert shares == pytest.approx(found.probabilities(), abs=1e-4)
+
+
+def test_saved_and_restored_in_the_middle_of_episodes() -> None:
+    whole, first, second = replay(), replay(), replay()
+    parts = rollouts(4)
+    for part in parts:
+        whole.learn(**part)
+    for part in parts[:2]:
+        first.learn(**part)
+    second.restore(first.arrays())
+    for part in parts[2:]:
+        second.learn(**part)
+    assert all(np.array_equal(array, second.arrays()[name]) for name, array in whole.arrays().items())
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"env__id": "CartPole-v1"}, "env.level_sampler: is an option of Procgen"),
+        ({"env__num_levels": 0}, r"env.level_sampler: .* env.num_levels is 0 \(all of them\); expected 1 to"),
+        (
+            {"env__num_levels": 200_000},
+            r"env.level_sampler: .* env.num_levels is 200000; expected 1 to 100000",
+        ),
+        ({"env__use_sequential_levels": True}, r"env.use_sequential_levels: leaves plr nothing"),
+        (
+            {"env__level_sampler": "uniform", "env__plr_temperature": 0.3},
+            r"env.plr_temperature: is for prior",
+        ),
+        ({"env__level_sampler": "random"}, r"env.level_sampler: got 'random'"),
+    ],
+)
+def test_levels_that_cannot_be_prioritized(changes: dict[str, object], reason: str) -> None:
+    chosen = {"env__level_sampler": "plr", "env__num_levels": 200} | changes
+    game = str(chosen.pop("env__id", "coinrun"))
+    if game != "coinrun":
+        del chosen["env__num_levels"]
+    with pytest.raises(InputError, match=reason):
+        small_settings(game, "auto", **chosen)

@@ -1,0 +1,41 @@
+"""The next level of a Procgen environment, set in its state: it is opened, and nothing else changes."""
+
+import numpy as np
+import pytest
+
+from parallel_ppo.envs.build import make_slice
+from parallel_ppo.envs.procgen_levels import level_bounds, set_next_levels
+from tests.conftest import small_settings
+
+pytestmark = pytest.mark.procgen
+CHOSEN = {0: 77, 3: 5, 5: 123_456_789}
+
+
+@pytest.mark.parametrize("game", ["coinrun", "starpilot", "bigfish", "chaser"])
+def test_the_chosen_level_is_the_next_that_is_opened(game: str) -> None:
+    settings = small_settings(game, "nature", env__num_levels=50, env__start_level=20)
+    env, other = make_slice(settings, 0), make_slice(settings, 0)
+    assert np.array_equal(env.reset(), other.reset())
+    assert all(level_bounds(state) == (20, 70) for state in env.get_state())
+    set_next_levels(env, CHOSEN)
+    bounds = [level_bounds(state) for state in env.get_state()]
+    assert bounds == [(CHOSEN[i], CHOSEN[i] + 1) if i in CHOSEN else (20, 70) for i in range(8)]
+    rng, ends, levels = np.random.default_rng(1), np.zeros(8, int), {}
+    for _ in range(2500):
+        action = rng.integers(0, 15, (8, 1))
+        step, twin = env.step(action), other.step(action)
+        untouched = [i for i in range(8) if ends[i] == 0]
+        assert np.array_equal(step.reward[untouched], twin.reward[untouched])
+        assert np.array_equal(step.episode_start[untouched], twin.episode_start[untouched])
+        for i in step.episode_start.nonzero()[0].tolist():
+            ends[i] += 1
+            if ends[i] == 2:
+                levels[i] = int(step.level_seed[i])
+        same = [i for i in range(8) if ends[i] == 0 or i not in CHOSEN]
+        assert np.array_equal(step.observation[same], twin.observation[same])
+        if all(i in levels for i in CHOSEN):
+            break
+    assert {i: levels[i] for i in CHOSEN} == CHOSEN
+    assert all(20 <= level < 70 for i, level in levels.items() if i not in CHOSEN)
+    env.close()
+    other.close()
