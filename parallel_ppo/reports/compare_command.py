@@ -49,7 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> Parser:
     result = Parser(
-        description="Compare runs: speedup with an interval, time to a return, memory, equal bits. "
+        description="Compare runs: speedup with an interval, time to a return, memory, equal bits; "
+        "of different algorithms, returns at equal steps and at equal time. "
         "Without runs, the newest sequential and the newest parallel one under runs/.",
         examples=EXAMPLES,
     )

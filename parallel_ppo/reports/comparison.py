@@ -5,22 +5,23 @@ The first group is the baseline; every other one is compared with it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from parallel_ppo.reports import curves, statistics
-from parallel_ppo.reports.groups import Group, learning_settings, short_env
+from parallel_ppo.reports.groups import Group, algorithm, learning_settings, short_env
 from parallel_ppo.reports.runs import Run
 from parallel_ppo.reports.statistics import Estimate
 
-IDENTICAL, DIFFERENT, UNKNOWN = "identical", "different", "unknown"
+IDENTICAL, DIFFERENT, UNKNOWN, NOT_ASKED = "identical", "different", "unknown", "not asked"
 CONTENDED = 0.8
 
 # A step costs the same only where these agree.
 WORK = {
+    "training.algorithm": "other algorithm",
     "env.id": "other game",
     "training.policy": "other network",
     "training.n_epochs": "other number of epochs",
@@ -39,6 +40,7 @@ class GroupResult:
     kind: str
     seeds: list[int | None]
     env: str
+    algorithm: str
     policy: str
     n_epochs: int | None
     workers: int
@@ -77,18 +79,35 @@ class PairResult:
     speedup: Estimate
     efficiency: Estimate
     identity: Identity
+    same_algorithm: bool
     same_work: bool
     equal_time: float  # seconds: when the shorter of the two groups ended
     return_at_equal_time: dict[str, float]
 
 
 @dataclass(frozen=True)
+class EqualEffort:
+    """Returns of all groups where the shortest of them ended."""
+
+    steps: int
+    return_at_steps: dict[str, float]
+    time: float  # seconds
+    return_at_time: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Comparison:
     groups: list[GroupResult]
     pairs: list[PairResult]
+    equal_effort: EqualEffort | None  # of different algorithms, whose speeds say nothing alone
     thresholds: list[float]
     warnings: list[str]
     notes: list[str]
+
+    def title(self, result: GroupResult) -> str:
+        """The label, with the algorithm where that is what differs and the label does not say it."""
+        said = self.equal_effort is None or result.label == result.algorithm
+        return result.label if said else f"{result.label} ({result.algorithm})"
 
 
 def compare(groups: Sequence[Group], *, thresholds: Sequence[float] | None = None) -> Comparison:
@@ -102,13 +121,25 @@ def compare(groups: Sequence[Group], *, thresholds: Sequence[float] | None = Non
         for line in unlike_groups(baseline, group, proven=pair.identity.verdict == IDENTICAL)
     ]
     warnings += [line for group in groups for line in [*unlike_seeds(group), *busy_machine(group)]]
+    notes = [note for group in groups for run in group.runs for note in run.notes]
+    notes += [line for group in others for line in settings_of_algorithms(baseline, group)]
     return Comparison(
         groups=[describe(group, chosen) for group in groups],
         pairs=pairs,
+        equal_effort=None if all(pair.same_algorithm for pair in pairs) else equal_effort(groups),
         thresholds=chosen,
         warnings=list(dict.fromkeys(warnings)),
-        notes=list(dict.fromkeys(note for group in groups for run in group.runs for note in run.notes)),
+        notes=list(dict.fromkeys(notes)),
     )
+
+
+def equal_effort(groups: Sequence[Group]) -> EqualEffort:
+    runs = [run for group in groups for run in group.runs]
+    steps, time = min(int(run.steps[-1]) for run in runs), min(float(run.wall_time[-1]) for run in runs)
+    return EqualEffort(
+        steps, {group.label: _mean_return(group, lambda run: run.steps <= steps) for group in groups},
+        time, {group.label: _mean_return(group, lambda run: run.wall_time <= time) for group in groups},
+    )  # fmt: skip
 
 
 # --- one group ----------------------------------------------------------------------------------------------
@@ -124,6 +155,7 @@ def describe(group: Group, thresholds: Sequence[float]) -> GroupResult:
         kind=first.kind,
         seeds=[run.seed for run in runs],
         env=short_env(first.env_id),
+        algorithm=algorithm(first),
         policy=str(first.setting("training.policy", "unknown")),
         n_epochs=first.setting("training.n_epochs"),
         workers=first.num_workers,
@@ -186,6 +218,7 @@ def compare_pair(baseline: Group, other: Group) -> PairResult:
         speedup=ratio,
         efficiency=Estimate(ratio.value * per_core, ratio.low * per_core, ratio.high * per_core),
         identity=identity(baseline, other),
+        same_algorithm=_same_algorithm(baseline, other),
         same_work=all(mine.get(key) == theirs.get(key) for key in WORK),
         equal_time=end,
         return_at_equal_time={group.label: _return_at(group, end) for group in (baseline, other)},
@@ -198,15 +231,21 @@ def cores_used(group: Group) -> int:
 
 
 def _return_at(group: Group, time: float) -> float:
+    return _mean_return(group, lambda run: run.wall_time <= time)
+
+
+def _mean_return(group: Group, until: Callable[[Run], np.ndarray]) -> float:
     values = []
     for run in group.runs:
         curve = curves.return_curve(run)
-        known = curve[(run.wall_time <= time) & np.isfinite(curve)]
+        known = curve[until(run) & np.isfinite(curve)]
         values.append(known[-1] if known.size else np.nan)
     return float(np.mean(values))
 
 
 def identity(baseline: Group, other: Group) -> Identity:
+    if not _same_algorithm(baseline, other):
+        return Identity(NOT_ASKED, 0, "not compared: another algorithm learns other parameters")
     pairs = [(a, b) for a in baseline.runs for b in other.runs if a.seed is not None and a.seed == b.seed]
     if not pairs:
         return Identity(UNKNOWN, 0, "not known: no seed is in both")
@@ -245,11 +284,31 @@ def unlike_groups(baseline: Group, other: Group, *, proven: bool) -> Iterator[st
 
     Where equal hashes prove that they learned the same, only what bears on the speed is left.
     """
+    same_algorithm = _same_algorithm(baseline, other)
     for name, mine, theirs in differences(baseline.first, other.first, learning=not proven):
-        yield f"{name}: {baseline.label} {mine}, {other.label} {theirs}"
+        if same_algorithm or not _is_of_algorithm(name):
+            yield f"{name}: {baseline.label} {mine}, {other.label} {theirs}"
     mine, theirs = (sorted(str(run.seed) for run in group.runs) for group in (baseline, other))
     if mine != theirs:
         yield f"other seeds: {baseline.label} {', '.join(mine)}; {other.label} {', '.join(theirs)}"
+
+
+def settings_of_algorithms(baseline: Group, other: Group) -> Iterator[str]:
+    """Where algorithms differ, the settings that each needs differ with them: told, not warned of."""
+    if _same_algorithm(baseline, other):
+        return
+    names = [name for name, _, _ in differences(baseline.first, other.first) if _is_of_algorithm(name)]
+    keys = ", ".join(name.partition("(")[2].rstrip(")") for name in names)
+    yield f"{baseline.label} and {other.label} differ in their algorithm and its settings: {keys}"
+
+
+def _same_algorithm(baseline: Group, other: Group) -> bool:
+    return len({learning_settings(group.first)["training.algorithm"] for group in (baseline, other)}) == 1
+
+
+def _is_of_algorithm(difference: str) -> bool:
+    is_training = "(training." in difference and "(training.policy)" not in difference
+    return is_training or "(env.num_envs)" in difference
 
 
 def unlike_seeds(group: Group) -> Iterator[str]:

@@ -6,8 +6,6 @@ import math
 import textwrap
 from collections.abc import Callable, Sequence
 
-import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
@@ -15,17 +13,23 @@ from rich.table import Table
 from parallel_ppo.reports import html
 from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.command_line import shown
-from parallel_ppo.reports.comparison import DIFFERENT, IDENTICAL, Comparison, GroupResult, PairResult
-from parallel_ppo.reports.curves import LEAST_EPISODES, RETURN_WINDOW, return_curve, warm_up
+from parallel_ppo.reports.comparison import (
+    DIFFERENT,
+    IDENTICAL,
+    NOT_ASKED,
+    Comparison,
+    GroupResult,
+    PairResult,
+)
+from parallel_ppo.reports.comparison_panels import Drawing, legend_of, panels
+from parallel_ppo.reports.curves import LEAST_EPISODES, RETURN_WINDOW
 from parallel_ppo.reports.groups import Group
-from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, phase_bars, positions
-from parallel_ppo.reports.statistics import LEAST_ITERATIONS, Estimate, mean_curve, smooth, smoothing_window
+from parallel_ppo.reports.statistics import LEAST_ITERATIONS, Estimate
 from parallel_ppo.reports.theme import Theme
 from parallel_ppo.reports.words import count, duration, estimate, number, percent, span
 
 CELL = 34
 LINE = 110
-Drawing = Callable[[Axes, Theme], None]
 LINES = (
     "Thick lines: throughput smoothed over a twentieth of the run (returns: mean of the last "
     f"{RETURN_WINDOW} episodes). Thin lines: each iteration (returns: each seed). "
@@ -45,6 +49,9 @@ def headline(comparison: Comparison) -> str:
     both, speedup = f"{pair.label} and {pair.baseline}", pair.speedup
     bits = {IDENTICAL: ", learning the same bits", DIFFERENT: ", learning other bits"}
     same = bits.get(pair.identity.verdict, "")
+    if comparison.equal_effort is not None:
+        names = dict.fromkeys(result.algorithm for result in comparison.groups)
+        return f"{' / '.join(names)}: different algorithms, compared at equal steps and at equal time"
     if not pair.same_work:
         return f"{both} did different work: their speeds do not compare"
     if not math.isfinite(speedup.low):
@@ -90,15 +97,41 @@ def group_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
         ("steps", [number(result.steps) for result in groups]),
         ("wall time", [duration(result.wall_time) for result in groups]),
         ("throughput (steps/s)", [estimate(result.throughput) for result in groups]),
-        ("speedup", [estimate(pair.speedup, 2, "x") if pair else "baseline" for pair in pairs]),
-        ("efficiency per worker", [percent(pair.efficiency) if pair else "baseline" for pair in pairs]),
+        *_speedup_rows(pairs),
         ("collection only (steps/s)", [number(result.collect_fps) for result in groups]),
         ("share of the update", [f"{number(100 * result.update_share)}%" for result in groups]),
         (f"return, last {RETURN_WINDOW} episodes", [_final_return(result) for result in groups]),
+        *_equal_rows(comparison),
         *_time_rows(comparison),
         ("peak memory (MB)", [number(result.peak_rss_mb) for result in groups]),
         ("CPU use", [f"{number(result.cpu_percent)}%" for result in groups]),
         ("same bits", [pair.identity.sentence if pair else "baseline" for pair in pairs]),
+    ]
+
+
+def _speedup_rows(pairs: Sequence[PairResult | None]) -> list[tuple[str, list[str]]]:
+    """Steps of different algorithms cost different work: there is no speedup from one to the other."""
+    if not any(pair and pair.same_algorithm for pair in pairs):
+        return []
+
+    def cells(figure: Callable[[PairResult], str]) -> list[str]:
+        told = [figure(pair) if pair and pair.same_algorithm else "other algorithm" for pair in pairs]
+        return ["baseline", *told[1:]]
+
+    return [
+        ("speedup", cells(lambda pair: estimate(pair.speedup, 2, "x"))),
+        ("efficiency per worker", cells(lambda pair: percent(pair.efficiency))),
+    ]
+
+
+def _equal_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
+    effort = comparison.equal_effort
+    if effort is None:
+        return []
+    labels = [result.label for result in comparison.groups]
+    return [
+        (f"return after {effort.steps:,} steps", [number(effort.return_at_steps[key], 2) for key in labels]),
+        (f"return after {duration(effort.time)}", [number(effort.return_at_time[key], 2) for key in labels]),
     ]
 
 
@@ -128,7 +161,7 @@ def _time_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
 
 def equal_time_lines(comparison: Comparison) -> list[str]:
     lines = []
-    for pair in comparison.pairs:
+    for pair in () if comparison.equal_effort else comparison.pairs:
         told = ", ".join(f"{name} {number(value, 2)}" for name, value in pair.return_at_equal_time.items())
         lines.append(f"Return after {duration(pair.equal_time)} of wall time: {told}.")
     return lines
@@ -141,8 +174,11 @@ def footnotes(comparison: Comparison) -> list[str]:
         "95 % bootstraps: speeds over blocks of neighbouring iterations and over seeds (from "
         f"{LEAST_ITERATIONS} iterations on), returns over "
         f"{'episodes' if is_single else 'seeds'} (from {LEAST_EPISODES} episodes on).",
-        "Efficiency is speedup divided by the number of workers, times the threads of the baseline.",
     ]
+    if any(pair.same_algorithm for pair in comparison.pairs):
+        lines.append(
+            "Efficiency is speedup divided by the number of workers, times the threads of the baseline."
+        )
     if is_single:
         lines.append(
             "One run each: the intervals do not cover the change from run to run; give several seeds."
@@ -161,7 +197,7 @@ def text_report(comparison: Comparison) -> str:
     """The whole comparison for a reader without colours or pictures."""
     title = headline(comparison)
     parts = [f"{title}\n{'=' * len(title)}", textwrap.fill(subtitle(comparison), LINE), _table(comparison)]
-    parts.append("\n".join(equal_time_lines(comparison)))
+    parts += ["\n".join(lines)] if (lines := equal_time_lines(comparison)) else []
     directories = [f"{label}: {directory}" for label, directory in _directories(comparison)]
     lists = (("READ WITH CARE", comparison.warnings), ("Notes", comparison.notes), ("Runs", directories))
     parts += ["\n".join([name, *map(_bullet, lines)]) for name, lines in lists if lines]
@@ -170,7 +206,8 @@ def text_report(comparison: Comparison) -> str:
 
 
 def _table(comparison: Comparison) -> str:
-    lines = [("", [result.label for result in comparison.groups]), *group_rows(comparison)]
+    names = [comparison.title(result) for result in comparison.groups]
+    lines = [("", names), *group_rows(comparison)]
     table = [[name, *cells] for name, cells in lines]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     widths = [widths[0], *[min(CELL, width) for width in widths[1:]]]
@@ -197,7 +234,7 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     table = Table(title=shown(headline(comparison)), title_justify="left", title_style="bold")
     table.add_column("")
     for result in comparison.groups:
-        table.add_column(shown(result.label), overflow="fold")
+        table.add_column(shown(comparison.title(result)), overflow="fold")
     for name, cells in group_rows(comparison):
         table.add_row(name, *[shown(cell) for cell in cells], style="bold" if name == "speedup" else "")
     console.print(table)
@@ -221,7 +258,7 @@ def comparison_page(groups: Sequence[Group], comparison: Comparison) -> str:
         html.pictures([(name, _alone(draw, comparison)) for name, draw in panels(groups, comparison)]),
         html.paragraph(LINES, kind="muted"),
         "<h2>Figures</h2>",
-        html.table(["", *[result.label for result in comparison.groups]], rows),
+        html.table(["", *[comparison.title(result) for result in comparison.groups]], rows),
         *[html.paragraph(line) for line in equal_time_lines(comparison)],
         html.bullets("Notes", comparison.notes),
         "<h2>Runs</h2>",
@@ -234,14 +271,16 @@ def comparison_page(groups: Sequence[Group], comparison: Comparison) -> str:
 def _cards(comparison: Comparison) -> list[str]:
     pair = fastest(comparison)
     result = next(item for item in comparison.groups if item.label == pair.label)
-    verdict = {IDENTICAL: "yes", DIFFERENT: "no"}.get(pair.identity.verdict, "not known")
+    verdicts = {IDENTICAL: "yes", DIFFERENT: "no", NOT_ASKED: "not asked"}
+    verdict = verdicts.get(pair.identity.verdict, "not known")
+    per_worker = percent(Estimate(pair.efficiency.value)) if pair.same_work else "not known"
     is_known = pair.same_work and math.isfinite(pair.speedup.low)
     speedup = f"{number(pair.speedup.value, 2)}x" if is_known else "not known"
     returns, fps = number(result.final_return.value, 2), result.throughput
     return [
         html.card(speedup, "Speedup", _interval(pair.speedup, 2) if pair.same_work else "different work"),
         html.card(number(fps.value), f"Steps per second, {pair.label}", _interval(fps)),
-        html.card(percent(Estimate(pair.efficiency.value)), "Efficiency per worker", processes(result)),
+        html.card(per_worker, "Efficiency per worker", processes(result)),
         html.card(returns, f"Return, {pair.label}", f"{count(result.final_episodes, 'episode')}"),
         html.card(verdict, "Same bits", f"{count(pair.identity.compared, 'iteration')} compared"),
         html.card(number(result.peak_rss_mb), f"Peak MB, {pair.label}"),
@@ -257,38 +296,11 @@ def _interval(value: Estimate, digits: int = 0) -> str:
 # --- as a figure --------------------------------------------------------------------------------------------
 
 
-def panels(groups: Sequence[Group], comparison: Comparison) -> list[tuple[str, Drawing]]:
-    """What each panel shows, and how it is drawn."""
-    scale, unit = themes.time_unit(max(float(run.wall_time[-1]) for group in groups for run in group.runs))
-    costs = [(result.label, result.seconds_per_1000_steps) for result in comparison.groups]
-
-    def over_time(axes: Axes, theme: Theme) -> None:
-        _draw_returns(axes, groups, over=OVER_TIME, scale=scale, theme=theme)
-        axes.set(title="Return over wall time", xlabel=f"wall time ({unit})")
-
-    def over_steps(axes: Axes, theme: Theme) -> None:
-        _draw_returns(axes, groups, over=OVER_STEPS, scale=1.0, theme=theme)
-        axes.set_title("Return over steps")
-        themes.steps_axis(axes)
-
-    def throughput(axes: Axes, theme: Theme) -> None:
-        _draw_throughput(axes, groups, comparison, scale=scale, theme=theme)
-        axes.set(title="Throughput, end to end", xlabel=f"wall time ({unit})", ylabel="steps per second")
-
-    def phases(axes: Axes, theme: Theme) -> None:
-        axes.set_title("Where the time goes")
-        phase_bars(axes, costs, theme=theme)
-
-    drawings = over_time, over_steps, throughput, phases
-    names = "Return over wall time", "Return over steps", "Throughput", "Where the time goes"
-    return list(zip(names, drawings, strict=True))
-
-
 def comparison_figure(
     groups: Sequence[Group], comparison: Comparison, *, theme: Theme = themes.LIGHT
 ) -> Figure:
     with themes.drawing(theme):
-        title, legend = headline(comparison), _legend(comparison, theme)
+        title, legend = headline(comparison), legend_of(comparison, theme)
         _, body, figure = themes.headed_figure(13, 8.6, title=title, legend=legend)
         for axes, (_, draw) in zip(body.subplots(2, 2).ravel(), panels(groups, comparison), strict=True):
             draw(axes, theme)
@@ -299,48 +311,4 @@ def comparison_figure(
 
 def _alone(draw: Drawing, comparison: Comparison) -> Callable[[Theme], Figure]:
     """A panel as a figure of its own, for pages of any width."""
-    return lambda theme: themes.panel_figure(draw, theme, legend=_legend(comparison, theme))
-
-
-def _legend(comparison: Comparison, theme: Theme) -> list[tuple[str, str]]:
-    return [
-        (f"{result.label}: {number(result.throughput.value)} steps/s", themes.color_of(theme, index))
-        for index, result in enumerate(comparison.groups)
-    ]
-
-
-def _draw_returns(axes: Axes, groups: Sequence[Group], *, over: str, scale: float, theme: Theme) -> None:
-    """The baseline is dashed: over steps it lies exactly under a bit-identical run."""
-    drawn = False
-    for index, group in reversed(list(enumerate(groups))):
-        color = themes.color_of(theme, index)
-        x, curves = [positions(run, over) for run in group.runs], [return_curve(run) for run in group.runs]
-        if len(group.runs) > 1:
-            for position, values in zip(x, curves, strict=True):
-                axes.plot(position / scale, values, color=color, alpha=0.3, linewidth=0.8)
-        mean = mean_curve(x, curves)
-        drawn = drawn or len(mean[0]) > 0
-        themes.line(axes, mean, color=color, scale=scale, dashed=index == 0)
-    if drawn:
-        axes.set(xlim=(0, None), ylabel=f"mean of the last {RETURN_WINDOW} episodes")
-    else:
-        themes.empty(axes, f"fewer than {LEAST_EPISODES} episodes have finished")
-
-
-def _draw_throughput(
-    axes: Axes, groups: Sequence[Group], comparison: Comparison, *, scale: float, theme: Theme
-) -> None:
-    for index, (group, result) in enumerate(zip(groups, comparison.groups, strict=True)):
-        color = themes.color_of(theme, index)
-        for run in group.runs:
-            skip = warm_up(run)
-            fps = (run.iteration_steps() / np.maximum(run.iteration_seconds(), 1e-9))[skip:]
-            time = run.wall_time[skip:] / scale
-            marker = "o" if len(time) == 1 else None
-            axes.plot(time, fps, color=color, alpha=0.35, linewidth=0.8)
-            axes.plot(
-                time, smooth(fps, smoothing_window(len(fps))), color=color, linewidth=1.8, marker=marker
-            )
-        axes.axhline(result.throughput.value, color=color, linestyle=":", linewidth=1.2)
-    themes.from_zero(axes)
-    axes.set_xlim(left=0)
+    return lambda theme: themes.panel_figure(draw, theme, legend=legend_of(comparison, theme))

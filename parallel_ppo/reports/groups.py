@@ -30,12 +30,18 @@ def learning_settings(run: Run) -> dict[str, Any]:
         "constant"
     }:
         ignored |= {"schedule_by", "schedule_steps", "schedule_hours"}
-    return {
+    return {"training.algorithm": "ppo"} | {
         f"{section}.{key}": value
         for section in ("env", "training")
         for key, value in (run.setting(section) or {}).items()
         if key not in ignored
     }
+
+
+def algorithm(run: Run) -> str:
+    """As a label names it; a lag is part of it."""
+    name, lag = run.setting("training.algorithm", "ppo"), run.setting("training.lag", 0)
+    return one_line(f"{name}, lag {lag}" if lag else str(name))
 
 
 def group_seeds(runs: Sequence[Run]) -> list[Group]:

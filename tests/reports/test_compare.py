@@ -157,6 +157,45 @@ def test_runs_of_different_games_are_not_called_faster(tmp_path):
     assert headline(comparison) == "b and a did different work: their speeds do not compare"
 
 
+def algorithms(tmp_path, **lags):
+    """Runs of equal shape under the names of algorithms, each twice as fast as the one before."""
+    result = []
+    for index, (name, lag) in enumerate(lags.items()):
+        path = write_run(tmp_path / name, learning=name, rollout=2.0 / 2**index, learn=6.0 / 2**index)
+        config = yaml.safe_load((path / "config.yaml").read_text())
+        config["training"] |= {"algorithm": name.partition("_")[0], "lag": lag, "gamma": 0.9 + index / 100}
+        (path / "config.yaml").write_text(yaml.safe_dump(config))
+        result.append(path)
+    return result
+
+
+def test_algorithms_are_compared_at_equal_steps_and_time_not_by_speed_or_bits(tmp_path):
+    ppo, impala, a2c = algorithms(tmp_path, ppo=0, impala=1, a2c=0)
+    comparison = compare([group("base", ppo), group("fast", impala), group("a2c", a2c)])
+    assert headline(comparison).startswith("ppo / impala, lag 1 / a2c: different algorithms")
+    report, rows = text_report(comparison), dict(group_rows(comparison))
+    assert "base (ppo)" in report and "fast (impala, lag 1)" in report and "a2c (a2c)" not in report
+    assert "speedup" not in rows and "efficiency" not in report.lower()
+    assert rows["same bits"][1].startswith("not compared") and "breaks the contract" not in report
+    assert comparison.warnings == [] and "training.gamma" in comparison.notes[0]
+    effort = comparison.equal_effort
+    assert effort.steps == 12 * 2048 and len(set(effort.return_at_steps.values())) == 1
+    assert effort.return_at_time["base"] < effort.return_at_time["fast"] < effort.return_at_time["a2c"]
+
+
+def test_another_game_is_still_warned_of_when_algorithms_differ(tmp_path):
+    (a2c,) = algorithms(tmp_path, a2c=0)
+    comparison = compare([group("a", write_run(tmp_path / "s", env="starpilot")), group("b", a2c)])
+    assert [line.split(" (")[0] for line in comparison.warnings] == ["other game"]
+
+
+def test_a_lag_changes_the_bits_but_its_speed_compares(tmp_path):
+    plain, lagging = algorithms(tmp_path, ppo=0, ppo_lag=1)
+    comparison = compare([group("plain", plain), group("lagging", lagging)])
+    assert comparison.equal_effort is None and "as fast as plain" in headline(comparison)
+    assert "as it may" in comparison.pairs[0].identity.sentence
+
+
 def test_cpu_use_before_the_first_sample_is_not_known(tmp_path):
     path = write_run(tmp_path / "b", iterations=1)
     (path / "metrics.jsonl").write_text(
