@@ -117,7 +117,7 @@ def is_identical(run: Path, reference: Path) -> bool:
 
 # --- workers ------------------------------------------------------------------------------------------------
 
-PHASES = ("spawn", "collect", "hand-over", "gradient", "checkpoint")
+PHASES = ("spawn", "collect", "hand-over", "gradient", "counted", "checkpoint")
 KINDS = ("SIGSTOP", "SIGSEGV", "exit", "exception")
 
 

@@ -23,7 +23,7 @@ from parallel_ppo.workers.pool import Pool, Span
 from parallel_ppo.workers.tasks import Gradient, Reduce, Revalue
 
 NOTHING = Statistics(0.0, 0.0, 0.0, 0.0)
-REDUCE_ELEMENTS = 1 << 21  # fewer additions than this are not worth a message to a second worker
+REDUCE_ELEMENTS = 1 << 21  # fewer additions than this are not worth handing over
 
 
 class Updated(NamedTuple):
@@ -97,9 +97,9 @@ def _steps_together(
             scalars = algorithm.scalars(slab, rows.reshape(-1), schedules, training)
             task = Gradient(0, state.counters.iteration, epoch, minibatch, scalars)
             timeline.enter("gradients")
-            spans += pool.run(task._replace(lane=lane) for lane in cluster.lanes)
+            spans += pool.run_together([task._replace(lane=lane) for lane in cluster.lanes])
             timeline.enter("reduce")
-            spans += pool.run(_reduce_tasks(memory, cluster.reduced_lanes, pool.num_workers))
+            spans += _reduce(state, pool, cluster.reduced_lanes)
             timeline.enter("exchange")
             cluster.sum_gradients(memory)
             if cluster.node.size > 1:
@@ -160,13 +160,21 @@ def _epoch_order(state: TrainingState, epoch: int) -> np.ndarray:
     ])  # fmt: skip
 
 
-def _reduce_tasks(memory: Memory, lanes: range, num_workers: int) -> list[Reduce]:
+def _reduce(state: TrainingState, pool: Pool, lanes: range) -> list[Span]:
+    memory = state.memory
     blocks, additions = len(memory.gradient_squares), len(lanes) * memory.gradient.size
-    number = max(1, min(num_workers, blocks, additions // REDUCE_ELEMENTS)) if lanes else 0
-    return [
-        Reduce(index * blocks // number, (index + 1) * blocks // number, lanes.start, lanes.stop)
-        for index in range(number)
-    ]
+    if not additions:
+        return []
+    if additions < REDUCE_ELEMENTS:
+        _sum_blocks(memory, memory.tensor("lane_gradient")[lanes.start : lanes.stop], state.settings)
+        return []
+    number = min(pool.num_workers, blocks, additions // REDUCE_ELEMENTS)
+    return pool.run_together(
+        [
+            Reduce(index * blocks // number, (index + 1) * blocks // number, lanes.start, lanes.stop)
+            for index in range(number)
+        ]
+    )
 
 
 def _write_squares(memory: Memory, settings: Settings) -> None:

@@ -39,6 +39,8 @@ REVALUED = "worker", "after revalue"
 TARGET = "coordinator", "after collect, before the update"
 PUBLISHED = "coordinator", "always; changes only between iterations"
 CARRIED = "worker", "where the stamp says so"
+ROUND = "coordinator", "always; changes only between rounds"
+MAX_SCALARS = 32  # of an algorithm, for a minibatch
 
 
 class Field(NamedTuple):
@@ -69,6 +71,7 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
     choices, masks = heads.num_outputs(spec.action), spec.masks_actions
     features, blocks, statistics = spec.vector_shape, -(-p // BLOCK), len(Statistics._fields)
     levels = settings.env.num_levels if settings.env.level_sampler == "plr" else 0
+    items = max(lanes, blocks)  # of a round: lanes, or blocks to sum
     partial = settings.cluster.nnodes > 1  # only this node's part of the widest arrays is ever touched
     table = [
         Field("observation", (t + 1, e, *observation), spec.observation_dtype, *COLLECTED, sampled=True,
@@ -101,6 +104,13 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         Field("lane_statistics", (lanes, statistics), "float64", "worker", "after gradient"),
         Field("gradient", (p,), "float32", "worker", "after reduce"),
         Field("gradient_squares", (blocks,), "float64", "worker", "after reduce"),
+        Field("round_header", (1,), "int64", *ROUND),
+        Field("round_bell", (1,), "uint32", *ROUND),
+        Field("round_kind", (2,), "int64", *ROUND),
+        Field("round_tasks", (items, 4), "int64", *ROUND),
+        Field("round_scalars", (MAX_SCALARS,), "float64", *ROUND),
+        Field("round_claims", (items,), "int64", "both", "always; see kernels/rounds.c"),
+        Field("round_times", (items, 2), "float64", "worker", "when its item is done"),
         Field("steps_done", (s,), "int64", "worker", "always; in the collect of this iteration"),
         Field("evaluation", playing.result_shape(settings), "float64", "worker", "after evaluate"),
         Field("state_stamp", (slots, s), "int64", "worker", "always; -1 is empty"),
@@ -200,6 +210,13 @@ class Memory(Slab):
     lane_statistics: np.ndarray
     gradient: np.ndarray
     gradient_squares: np.ndarray
+    round_header: np.ndarray
+    round_bell: np.ndarray
+    round_kind: np.ndarray
+    round_tasks: np.ndarray
+    round_scalars: np.ndarray
+    round_claims: np.ndarray
+    round_times: np.ndarray
     steps_done: np.ndarray
     evaluation: np.ndarray
     state_stamp: np.ndarray

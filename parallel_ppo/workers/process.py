@@ -22,7 +22,8 @@ from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.observer import make_observer
-from parallel_ppo.workers.tasks import Collect, Gradient, Later, Open, Task
+from parallel_ppo.workers.rounds import make_rounds
+from parallel_ppo.workers.tasks import Collect, Gradient, Join, Later, Open, Question, Reduce, Task
 from parallel_ppo.workers.worker import Worker
 
 # characters, so that a message fits one write: a worker stopped in the middle must not block the reader
@@ -34,17 +35,21 @@ FIRST_TO_GO = "500"  # of 1000: when memory runs out, a worker can be replaced a
 class Done(NamedTuple):
     """A task is finished; times are on the system's monotonic clock."""
 
-    task: Task
+    task: Question
     started: float
     ended: float
     exact: bool
     interrupted: float = 0.0
 
 
+class RoundDone(NamedTuple):
+    """All tasks of a round are done."""
+
+
 class Failed(NamedTuple):
     """A task raised. `numbers` marks a NaN or infinity, which no restart would cure."""
 
-    task: Task | None
+    task: Question | None
     numbers: bool
     message: str
 
@@ -109,6 +114,27 @@ class Background:
         return Done(self.tasks.popleft(), self.started, now, True, now - self.started - self.busy)
 
 
+def perform(worker: Worker, task: Task) -> bool:
+    exact = worker.run(task)
+    if isinstance(task, (Collect, Gradient)):  # done and in shared memory, and nobody has been told
+        worker.reach("hand-over", task.iteration, int(isinstance(task, Gradient)))
+    return exact
+
+
+def join(worker: Worker, channel: Connection, index: int, task: Join) -> bool:
+    rounds = make_rounds(worker.memory, task.num_workers, lag=0)
+    assert rounds is not None, "the coordinator has the library and this worker has not"
+
+    def counted(one: Gradient | Reduce, is_last: bool) -> None:
+        if isinstance(one, Gradient):
+            worker.reach("counted", one.iteration)
+        if is_last:
+            channel.send(RoundDone())
+
+    rounds.take_part(index, lambda one: perform(worker, one), counted)
+    return True
+
+
 def serve(
     descriptor: int,
     memory_descriptors: tuple[int, ...],
@@ -148,10 +174,10 @@ def serve(
                 background.tasks.append(task.task)
                 continue
             started = time.monotonic()
-            exact = worker.run(task)
-            if isinstance(task, (Collect, Gradient)):  # done and in shared memory, and nobody has been told
-                reach("hand-over", task.iteration, int(isinstance(task, Gradient)))
+            exact = join(worker, channel, index, task) if isinstance(task, Join) else perform(worker, task)
             channel.send(Done(task, started, time.monotonic(), exact))
+            if isinstance(task, Gradient):
+                reach("counted", task.iteration)
     except NumbersError as error:
         when = f", iteration {task.iteration}" if isinstance(task, (Open, Collect)) else ""
         _tell(channel, Failed(task, True, f"worker {index}{when}: {error}"))

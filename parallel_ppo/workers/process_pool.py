@@ -24,8 +24,9 @@ from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.fork_server import Child, ForkServer, ForkServerLost, is_stopped
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import NOT_RESTORED, Span, opening_task
-from parallel_ppo.workers.process import Done, Failed
-from parallel_ppo.workers.tasks import Collect, Open, Task
+from parallel_ppo.workers.process import Done, Failed, RoundDone
+from parallel_ppo.workers.rounds import make_rounds
+from parallel_ppo.workers.tasks import Collect, Gradient, Join, Open, Question, Reduce, Task
 from parallel_ppo.workers.worker_handle import WorkerHandle, describe_end, is_dead
 
 DEPTH = 2  # tasks in a worker's hands: one to do and one waiting, so that it never idles between them
@@ -72,6 +73,7 @@ class ProcessPool:
             self.selector.register(self.signals.waker, selectors.EVENT_READ, None)
         self.oom_kills = oom_kills(Path("/"))
         self.longest: dict[type, float] = {}
+        self.rounds = make_rounds(memory, self.num_workers, settings.shape.lag)
         self.waiting: set[Task] = set()
         self.spans: list[Span] = []
         self.background_spans: list[Span] = []
@@ -88,6 +90,7 @@ class ProcessPool:
 
     def run(self, tasks: Iterable[Task]) -> list[Span]:
         """Returns when every task is done, whoever had to be replaced on the way."""
+        self._end_rounds()
         for task in tasks:
             if isinstance(task, Collect):
                 self.memory.steps_done[task.slice_index] = 0
@@ -97,6 +100,24 @@ class ProcessPool:
         self.spans = []
         self._work_until(lambda: not self.waiting and not any(member.outstanding for member in self.members))
         return self.spans
+
+    def run_together(self, tasks: Sequence[Gradient | Reduce]) -> list[Span]:
+        if self.rounds is None or not tasks:
+            return self.run(tasks)
+        self.rounds.open(tasks)
+        for member in self.members:
+            if not member.joins:
+                member.queue.append(Join(self.num_workers))
+        self._work_until(self.rounds.is_done)
+        spans, kind = self.rounds.spans(tasks), type(tasks[0])
+        self.longest[kind] = max(self.longest.get(kind, 0.0), *(span.seconds for span in spans))
+        return spans
+
+    def _end_rounds(self) -> None:
+        if self.rounds is not None and self.rounds.is_open:
+            self.rounds.close()
+            for member in self.members:
+                member.asked = time.monotonic()
 
     def start(self, tasks: Iterable[Collect]) -> None:
         for task in tasks:
@@ -169,7 +190,9 @@ class ProcessPool:
         if is_lost:
             self._replace(member, "raised" if member.traceback else "died")
 
-    def _message(self, member: WorkerHandle, message: Done | Failed) -> None:
+    def _message(self, member: WorkerHandle, message: Done | Failed | RoundDone) -> None:
+        if isinstance(message, RoundDone):
+            return  # it is there to wake this process, which then looks for itself
         if isinstance(message, Failed):
             if message.numbers:
                 raise NumbersError(message.message)
@@ -184,6 +207,8 @@ class ProcessPool:
             assert member.outstanding and member.outstanding[0] == task, "a reply to a question nobody asked"
             member.outstanding.popleft()
         member.asked = time.monotonic()
+        if isinstance(task, Join):
+            return
         self.waiting.discard(task)
         if self.exact and not message.exact:
             self.on_fault(NOT_RESTORED)
@@ -213,9 +238,9 @@ class ProcessPool:
         for member in self.members:
             if member.child is None:
                 continue
-            steps = int(self.memory.steps_done[member.slices].sum())
-            if now - last_poll > GAP or steps != member.steps_seen:  # it is slow, but it steps
-                member.asked, member.steps_seen = now, steps
+            progress = self._progress(member)
+            if now - last_poll > GAP or progress != member.progress:  # it is slow, but it steps
+                member.asked, member.progress = now, progress
             member.stopped_polls = member.stopped_polls + 1 if is_stopped(member.child.pid) else 0
             if member.stopped_polls >= 2:
                 self._replace(member, "was stopped by a signal")
@@ -225,12 +250,19 @@ class ProcessPool:
                 self._replace(member, f"gave no answer for {now - member.asked:.0f} s")
         return now
 
-    def _deadline(self, task: Task) -> float:
+    def _progress(self, member: WorkerHandle) -> object:
+        if self.rounds is not None and member.outstanding and isinstance(member.outstanding[0], Join):
+            return self.rounds.progress(member.index)
+        return int(self.memory.steps_done[member.slices].sum())
+
+    def _deadline(self, task: Question) -> float:
         chosen = self.settings.parallel.hang_timeout
         if chosen != "auto":
             return chosen
         longest = (
-            None if isinstance(task, Open) else self.longest.get(type(task))
+            None
+            if isinstance(task, Open)
+            else self.longest.get(Gradient if isinstance(task, Join) else type(task))
         )  # a restored one plays an episode again
         return FIRST_DEADLINE if longest is None else max(LEAST_DEADLINE, DEADLINE_FACTOR * longest)
 
@@ -266,6 +298,8 @@ class ProcessPool:
         assert member.child is not None
         pid, noticed = member.child.pid, time.monotonic()
         self._remove(member)
+        if self.rounds is not None:
+            self.rounds.free(member.index)
         status = self.fork_server.status_of(pid)
         again = [task for task in (*member.outstanding, *member.queue) if not isinstance(task, Open)]
         self.waiting -= {task for task in (*member.outstanding, *member.queue) if isinstance(task, Open)}
@@ -334,10 +368,13 @@ class ProcessPool:
         is killed.
         """
         deadline = time.monotonic() + GOODBYE
+        is_between_rounds = self.rounds is not None and self.rounds.is_done()
+        self._end_rounds()
         for member in self.members:
             if member.child is not None and member.channel is not None:
                 with contextlib.suppress(OSError):
-                    if member.outstanding or member.background:
+                    waits = is_between_rounds and list(member.outstanding) == [Join(self.num_workers)]
+                    if (member.outstanding and not waits) or member.background:
                         signal.pidfd_send_signal(member.child.pidfd, signal.SIGKILL)
                     else:
                         member.channel.send(None)

@@ -101,6 +101,16 @@ class Evaluate(NamedTuple):
         return self.slice_index % num_workers
 
 
+class Join(NamedTuple):
+    """Claim gradients and sums in shared memory until they are over (see `rounds.py`)."""
+
+    num_workers: int  # that may claim
+
+    @property
+    def is_pinned(self) -> bool:
+        return True
+
+
 class Later(NamedTuple):
     """A task that gives way to every other."""
 
@@ -108,3 +118,4 @@ class Later(NamedTuple):
 
 
 Task = Open | Collect | Gradient | Reduce | Revalue | Evaluate
+Question = Task | Join  # what is sent to a worker

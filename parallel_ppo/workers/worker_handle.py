@@ -8,7 +8,7 @@ from collections import deque
 from multiprocessing.connection import Connection
 
 from parallel_ppo.workers.fork_server import Child
-from parallel_ppo.workers.tasks import Collect, Later, Task
+from parallel_ppo.workers.tasks import Collect, Join, Later, Question
 
 
 class WorkerHandle:
@@ -16,16 +16,22 @@ class WorkerHandle:
         self.index, self.cpu, self.slices = index, cpu, slices
         self.child: Child | None = None
         self.channel: Connection | None = None
-        self.outstanding: deque[Task] = deque()
-        self.queue: deque[Task] = deque()
+        self.outstanding: deque[Question] = deque()
+        self.queue: deque[Question] = deque()
         self.background: deque[Collect] = deque()  # what it does when nothing else is asked, in order
-        self.asked, self.steps_seen = 0.0, 0
+        self.asked = 0.0
+        self.progress: object = None  # what was last seen of it
         self.restarts = 0
         self.stopped_polls = 0
         self.traceback, self.earlier_traceback = "", ""
         self.lost_at: float | None = None  # until the replacement is as far as its predecessor
 
-    def send(self, task: Task) -> None:
+    @property
+    def joins(self) -> bool:
+        """It claims tasks by itself, or will."""
+        return any(isinstance(task, Join) for task in (*self.outstanding, *self.queue))
+
+    def send(self, task: Question) -> None:
         assert self.channel is not None
         if not self.outstanding:
             self.asked = time.monotonic()
