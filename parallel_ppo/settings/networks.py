@@ -3,6 +3,7 @@ is told at once.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 
@@ -20,10 +21,19 @@ class NetworkKind(NamedTuple):
 NETWORKS = {
     "impala": NetworkKind("parallel_ppo.policies.impala:Impala", "images", "fan_in"),
     "nature": NetworkKind("parallel_ppo.policies.nature:Nature", "images", "orthogonal", smallest_image=36),
+    "small_image": NetworkKind("parallel_ppo.policies.small_image:SmallImage", "images", "orthogonal"),
     "mlp": NetworkKind("parallel_ppo.policies.mlp:Mlp", "vectors", "orthogonal", True, default_lane=None),
 }
-AUTOMATIC = {"images": "impala", "vectors": "mlp"}
+LARGEST_SMALL_IMAGE = 32  # pixels a side
 EXPECTED = f"expected auto, {', '.join(NETWORKS)}, or a network of your own as module:Class"
+
+
+def automatic(images: Sequence[tuple[int, ...]]) -> str:
+    """What `auto` means for an observation with these images, (height, width, channels) each; none: vectors."""
+    if not images:
+        return "mlp"
+    is_small = all(max(shape[:2]) <= LARGEST_SMALL_IMAGE for shape in images)
+    return "small_image" if is_small else "impala"
 
 
 def network_kind(policy: str) -> NetworkKind:
@@ -42,5 +52,5 @@ def checked_policy(policy: str) -> str:
 
 
 def that_read(what: str) -> str:
-    """For messages: `impala or nature`."""
+    """For messages: `impala or nature or small_image`."""
     return " or ".join(name for name, kind in NETWORKS.items() if kind.reads == what)

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from parallel_ppo.arguments import hours
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS, checked_algorithm
 from parallel_ppo.settings.augmentations import checked_augmentation
-from parallel_ppo.settings.networks import AUTOMATIC, checked_policy, network_kind
+from parallel_ppo.settings.networks import checked_policy, network_kind
 
 
 def _whole(value: Any) -> Any:
@@ -256,7 +256,7 @@ def derive_shape(settings: Settings) -> Shape:
 
 def _default_lane(policy: str) -> int | None:
     """`auto` is resolved before anything is collected; until then it counts as a network for images."""
-    return network_kind(AUTOMATIC["images"] if policy == "auto" else policy).default_lane
+    return network_kind("impala" if policy == "auto" else policy).default_lane
 
 
 def learning_settings(settings: Settings) -> dict[str, Any]:

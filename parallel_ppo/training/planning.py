@@ -21,7 +21,7 @@ from parallel_ppo.records.trackers import check_installed
 from parallel_ppo.settings.augmentations import AUGMENTATION_KINDS
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.named_code import find
-from parallel_ppo.settings.networks import AUTOMATIC, is_own, network_kind, that_read
+from parallel_ppo.settings.networks import automatic, is_own, network_kind, that_read
 from parallel_ppo.settings.schema import Settings, changed_learning_setting, changed_schedule
 from parallel_ppo.storage.run_directory import ForeignDirectory, RunDirectory
 from parallel_ppo.training.worker_count import useful_workers
@@ -186,7 +186,7 @@ def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
     what = "images" if images else "vectors"
     name: Any = settings.training.policy
     if name == "auto":
-        name = AUTOMATIC[what]
+        name = automatic(images)
     kind = network_kind(name)
     if is_own(name):
         find("training.policy", name)
@@ -197,7 +197,7 @@ def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
     if images and min(min(shape[:2]) for shape in images) < kind.smallest_image:
         raise InputError(
             f"training.policy: {name} needs images of at least {kind.smallest_image} x {kind.smallest_image},"
-            f" {settings.env.id} has {', '.join(map(str, images))}; use impala or a resize wrapper"
+            f" {settings.env.id} has {', '.join(map(str, images))}; use auto or a resize wrapper"
         )
     if settings.training.normalize_observations and not spec.vector_shape:
         raise InputError(

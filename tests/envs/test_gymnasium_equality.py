@@ -14,7 +14,7 @@ NORMALISED = ["--set", "training.normalize_observations=true"]
 SHAPE = ["--num-envs", "16", "--n-steps", "16", "--batch-size", "64", "--n-epochs", "2", "--seed", "7"]
 RUNS = {
     "pendulum": ["--env", "Pendulum-v1", *NORMALISED, *SHAPE],
-    "mixed": ["--env", "tests.envs.sample_envs:Camera-v0", "--policy", "impala", *NORMALISED, *SHAPE],
+    "mixed": ["--env", "tests.envs.sample_envs:Camera-v0", *NORMALISED, *SHAPE],
     "own-state": ["--env", "tests.envs.sample_envs:Walker-v0", *NORMALISED, *SHAPE],
     "walker": ["--env", "BipedalWalker-v3", *NORMALISED, *SHAPE],  # a used object differs from a fresh one
     "reacher": ["--env", "Reacher-v5", *NORMALISED, *SHAPE],

@@ -227,6 +227,21 @@ def test_a_refusal_names_the_wrapper_that_helps() -> None:
         observation_reader(spaces.Dict(parts | {"mission": words}), "Grid-v0")
 
 
+def test_minigrid_continues_where_it_was_saved() -> None:
+    pytest.importorskip("minigrid")
+    doorkey = "minigrid:MiniGrid-DoorKey-5x5-v0"
+    with pytest.raises(InputError, match=r"minigrid[.]wrappers:ImgObsWrapper\] keeps the image alone"):
+        probe(EnvSettings(id=doorkey))
+    view = {"wrappers": ["minigrid.wrappers:ImgObsWrapper"]}
+    assert probe(EnvSettings(id=doorkey, **view)).image_shapes == [(7, 7, 3)]
+    original, copy = make_slice(doorkey, **view), make_slice(doorkey, **view)
+    original.reset()
+    drive(original, 40)
+    assert copy.set_state(original.get_state())[1].all()
+    for got, wanted in zip(drive(copy, 40, seed=1), drive(original, 40, seed=1), strict=True):
+        np.testing.assert_array_equal(got, wanted)
+
+
 @pytest.mark.parametrize(
     ("space", "row", "expected"),
     [

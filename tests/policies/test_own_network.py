@@ -109,7 +109,10 @@ def test_what_cannot_be_trained_exactly_is_refused(
     ("policy", "line"),
     [
         ("nowhere_to_be_found:Net", "cannot import 'nowhere_to_be_found'"),
-        ("rubbish", "expected auto, impala, nature, mlp, or a network of your own as module:Class"),
+        (
+            "rubbish",
+            "expected auto, impala, nature, small_image, mlp, or a network of your own as module:Class",
+        ),
         ("module:", "expected auto"),
     ],
 )

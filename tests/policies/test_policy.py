@@ -8,11 +8,14 @@ from parallel_ppo.envs.contract import ActionSpec, EnvSpec
 from parallel_ppo.policies import parameters
 from parallel_ppo.policies.parameters import ALIGNMENT, bind, initialise, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy, Preparation
+from parallel_ppo.policies.small_image import SmallImage
+from parallel_ppo.settings.networks import automatic
 from tests.conftest import small_settings
 
 IMAGE = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), 0)
 VECTOR = EnvSpec((4,), "float32", ActionSpec("categorical", (2,)), 0)
-SPECS = {"impala": IMAGE, "nature": IMAGE, "mlp": VECTOR}
+GRID = EnvSpec((7, 7, 3), "uint8", ActionSpec("categorical", (7,)), 0)
+SPECS = {"impala": IMAGE, "nature": IMAGE, "small_image": GRID, "mlp": VECTOR}
 
 
 def build(kind: str, seed: int = 1) -> tuple[Policy, torch.Tensor]:
@@ -63,7 +66,7 @@ def test_heads_are_orthogonal_with_their_gains() -> None:
 @pytest.mark.parametrize("kind", SPECS)
 def test_forward_shapes_and_near_uniform_start(kind: str) -> None:
     policy, _ = build(kind)
-    images = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
+    images = torch.randint(0, 256, (8, *SPECS[kind].observation_shape), dtype=torch.uint8)
     rows = torch.randn(8, 4) if kind == "mlp" else images
     output = policy(prepare(kind)(rows))
     assert output.action.shape == (8, SPECS[kind].action.sizes[0])
@@ -91,6 +94,43 @@ def test_the_nature_cnn_infers_on_packed_weights_what_it_computes_in_training() 
         torch.testing.assert_close(packed.action, plain.action.detach(), rtol=1e-4, atol=1e-6)
         torch.testing.assert_close(packed.value, plain.value.detach(), rtol=1e-4, atol=1e-6)
     assert policy.trunk.packed, "the packed weights were not used"
+
+
+@pytest.mark.parametrize(
+    ("images", "expected"),
+    [
+        ([], "mlp"),
+        ([(5, 5, 3)], "small_image"),
+        ([(32, 32, 1), (7, 9, 3)], "small_image"),
+        ([(7, 7, 3), (33, 8, 3)], "impala"),
+        ([(64, 64, 3)], "impala"),
+    ],
+)
+def test_auto_is_chosen_by_the_size_of_images(images: list[tuple[int, ...]], expected: str) -> None:
+    assert automatic(images) == expected
+
+
+@pytest.mark.parametrize("size", [(1, 1), (5, 5), (7, 9), (32, 32)])
+def test_small_images_of_every_size_are_read(size: tuple[int, int]) -> None:
+    trunk = SmallImage(*size, 3)
+    assert trunk(torch.rand(2, 3, *size)).shape == (2, trunk.num_features)
+
+
+def test_small_integers_are_kinds_and_all_values_brightness() -> None:
+    """What a pixel adds depends on which of the first integers it is, and on nothing but its brightness
+    beyond them.
+    """
+    trunk = SmallImage(1, 1, 1)
+    with torch.no_grad():
+        trunk.kinds.bias.zero_()
+        trunk.brightness.weight.fill_(2.0)
+        seen: list[torch.Tensor] = []
+        trunk.convolutions = torch.nn.ModuleList([torch.nn.Identity()])
+        trunk.convolutions[0].register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].flatten(1)))
+        values = torch.arange(256.0)
+        trunk(values.mul(1 / 255).view(-1, 1, 1, 1))
+        expected = 2 * values[:, None] / 255 + torch.nn.functional.pad(trunk.kinds.weight.t(), (0, 0, 0, 240))
+    torch.testing.assert_close(seen[0], expected.relu())
 
 
 def test_large_layers_are_drawn_another_way_to_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:

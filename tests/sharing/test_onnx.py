@@ -31,6 +31,7 @@ CASES = {
     "nature": ("nature", EnvSpec(IMAGE, "uint8", CATEGORICAL, 0)),
     "impala": ("impala", EnvSpec(IMAGE, "uint8", CATEGORICAL, 0)),
     "impala-gaussian": ("impala", EnvSpec(IMAGE, "uint8", BOX, 0)),
+    "small-image": ("small_image", EnvSpec((7, 7, 3), "uint8", CATEGORICAL, 0)),
     "mixed": ("nature", EnvSpec((64 + 1600,), "uint8", CATEGORICAL, 0, PARTS)),
 }
 
