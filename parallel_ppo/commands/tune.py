@@ -20,7 +20,7 @@ from rich.table import Table
 
 from parallel_ppo.arguments import Parser, as_typed
 from parallel_ppo.child import command
-from parallel_ppo.commands.training_flags import flag_values, shipped_config
+from parallel_ppo.commands.training_flags import config_file, flag_values, shipped_config
 from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Iteration
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def build_parser() -> Parser:
     parser = Parser(description=str(__doc__), examples=EXAMPLES, quiet=False)
     add = parser.add_argument
-    add("--config", type=Path, metavar="FILE", help="YAML settings (default: the shipped ones)")
+    add("--config", type=config_file, metavar="FILE", help="YAML settings (default: the shipped ones)")
     add("--env", dest="env.id", default=argparse.SUPPRESS, metavar="ENV", help="the game")
     add(
         "--policy",

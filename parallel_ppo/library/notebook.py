@@ -28,6 +28,7 @@ class NotebookDisplay(PlainDisplay):
     def __init__(self) -> None:
         super().__init__(Console(highlight=False), quiet=False)
         self.handle: Any = None
+        self.line = ""
 
     def start(self, header: list[str], progress: Callable[[], display.Progress]) -> None:
         from IPython.display import display as show_cell
@@ -36,7 +37,16 @@ class NotebookDisplay(PlainDisplay):
         self.handle = show_cell({"text/plain": "starting"}, raw=True, display_id=True)
 
     def show(self, record: dict[str, Any]) -> None:
-        share, left = self.progress()
-        if time.monotonic() - self.last >= INTERVAL or share >= 1:
-            self.last = time.monotonic()
-            self.handle.update({"text/plain": summary_line(record, share, left)}, raw=True)
+        self.line = summary_line(record, *self.progress())
+        if time.monotonic() - self.last >= INTERVAL:
+            self._update()
+
+    def close(self) -> None:
+        """The last line says where the run ended, however it did."""
+        if self.line:
+            self._update()
+        super().close()
+
+    def _update(self) -> None:
+        self.last = time.monotonic()
+        self.handle.update({"text/plain": self.line}, raw=True)

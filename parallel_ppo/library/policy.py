@@ -5,7 +5,6 @@ observations.
 import importlib
 import os
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ import torch
 from gymnasium.vector.utils import batch_space, iterate
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
 
+from parallel_ppo.arguments import named_run
 from parallel_ppo.envs.build import spaces_of
 from parallel_ppo.envs.spaces import Misfit, action_writer, box_scale, first_leaf, observation_reader
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, load_policy
@@ -24,8 +24,8 @@ HUB = "hub:"
 
 
 def load(source: str | os.PathLike[str], *, trust: bool = False, seed: int = 0) -> "Policy":
-    """The policy of a run directory (its latest checkpoint), of a checkpoint, of a weights file, or
-    `hub:user/name@revision`.
+    """The policy of a run, its directory or its name in runs/ (the latest checkpoint), of a checkpoint,
+    of a weights file, or `hub:user/name@revision`.
 
     `seed` decides which actions are drawn. Weights that another user wrote execute nothing; `trust` lets
     them import the environment or the network that they name.
@@ -34,7 +34,7 @@ def load(source: str | os.PathLike[str], *, trust: bool = False, seed: int = 0) 
     if name.startswith(HUB):
         fetch = importlib.import_module("parallel_ppo.sharing.hub").fetch
         return Policy(load_policy(fetch(name.removeprefix(HUB)), trust=trust), seed)
-    return Policy(load_policy(Path(name), trust=trust), seed)
+    return Policy(load_policy(named_run(name), trust=trust), seed)
 
 
 class Policy:
@@ -50,6 +50,9 @@ class Policy:
         self._actor = make_actor(loaded.settings, loaded.spec, loaded.filled)
         self._actor.refresh()
         self._draws = generator(seed, "acting")
+
+    def __repr__(self) -> str:
+        return f"<Policy for {self.settings.env.id}, {self.policy_sha256[:12]}>"
 
     def act(self, observation: Any, deterministic: bool = False) -> Any:
         """An action for one observation, or an array of actions for a batch: drawn as in training, or the
@@ -106,4 +109,6 @@ class Policy:
                 self._reader.write(one, row)
         except Misfit as problem:
             raise InputError(f"observation: got {problem}") from None
+        if not observations:
+            raise InputError("observation: got an empty batch")
         return rows, is_batch

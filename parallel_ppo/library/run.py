@@ -1,9 +1,12 @@
 """A run that was trained, as it lies on the disk."""
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from parallel_ppo.exits import InputError
 
 if TYPE_CHECKING:
     import pandas
@@ -12,6 +15,12 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Run:
     directory: Path
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        object.__setattr__(self, "directory", Path(directory))
+
+    def __fspath__(self) -> str:
+        return str(self.directory)
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -25,6 +34,9 @@ class Run:
 
     def frame(self) -> "pandas.DataFrame":
         """The metrics as a table; needs pandas."""
-        import pandas
+        try:
+            import pandas
+        except ImportError:
+            raise InputError('frame() needs pandas: pip install "parallel_ppo[pandas]"') from None
 
         return pandas.DataFrame(self.metrics).set_index("iteration")

@@ -37,7 +37,7 @@ def train(
     config: str | os.PathLike[str] | None = None,
     settings: Mapping[str, Any] | None = None,
     output_dir: str | os.PathLike[str] | None = None,
-    resume: "str | os.PathLike[str] | Run | None" = None,
+    resume: str | os.PathLike[str] | None = None,
     sequential: bool = False,
     stop_when: Callable[[Progress], Any] | None = None,
     callbacks: Sequence[Callable[[Progress], Any] | str] = (),
@@ -48,22 +48,23 @@ def train(
     """Trains until the budget is spent or a callback stops it, and returns the run.
 
     Settings are given by name (`seed=1, total_timesteps=100_000, num_workers=2`) or with their section
-    (`settings={"training.gamma": 0.99}`), over those of `config`, over the shipped ones: as with the
+    (`settings={"training.gamma": 0.99}`, or nested as in YAML), over those of `config`, over the shipped ones: as with the
     command's flags. `stop_when` and `callbacks` get a `Progress` after each iteration; what is true stops
     the run there. Whatever the command would end with an exit code for is raised: `InputError`,
     `CallbackError`, ... , all of them `RunError`.
     """
-    values = {**(settings or {}), **{_key(name): value for name, value in named.items()}}
+    values = {**_flat(settings or {}), **{_key(name): value for name, value in named.items()}}
     if env is not None:
         values["env.id"] = _env(env)
     if isinstance(values.get("training.policy"), type):
         values["training.policy"] = _path(values["training.policy"])
+    _check_callable(stop_when, callbacks)
     if any(isinstance(callback, str) for callback in callbacks):
         values["logging.callbacks"] = [callback for callback in callbacks if isinstance(callback, str)]
     flags = [f"--set={key}={_json(key, value)}" for key, value in values.items()]
     for flag, place in (("--config", config), ("--output-dir", output_dir), ("--resume", resume)):
         if place is not None:
-            flags += [flag, os.fspath(place.directory if isinstance(place, Run) else place)]
+            flags += [flag, os.fspath(place)]
     flags += [flag for flag, given in (("--trust-checkpoint", trust), ("--quiet", quiet)) if given]
     watchers = [("stop_when", stop_when)] if stop_when else []
     watchers += [(_name(callback), callback) for callback in callbacks if not isinstance(callback, str)]
@@ -85,6 +86,28 @@ def _key(name: str) -> str:
             return f"{section}.{name}"
     known = [key for keys in sections.values() for key in keys]
     raise InputError(f"{name}: no such setting{nearest(name, known) if name else ''}")
+
+
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections as in YAML, `{"training": {"gamma": 0.99}}`, or keys with their section."""
+    if not isinstance(settings, Mapping):
+        raise InputError(f"settings: got {settings!r:.80}; expected a dictionary")
+    flat: dict[str, Any] = {}
+    for key, value in settings.items():
+        is_section = key in Settings.model_fields and isinstance(value, Mapping)
+        flat |= {f"{key}.{name}": inner for name, inner in value.items()} if is_section else {key: value}
+    return flat
+
+
+def _check_callable(stop_when: Any, callbacks: Any) -> None:
+    if stop_when is not None and not callable(stop_when):
+        raise InputError(f"stop_when: got {stop_when!r:.80}; expected a function of the progress")
+    if not isinstance(callbacks, list | tuple) or not all(
+        callable(c) or isinstance(c, str) for c in callbacks
+    ):
+        raise InputError(
+            f"callbacks: got {callbacks!r:.80}; expected a list of functions or 'module:function'"
+        )
 
 
 def _env(env: Any) -> str:
@@ -113,11 +136,16 @@ def _path(network: type) -> str:
 
 def _json(key: str, value: Any) -> str:
     try:
-        return json.dumps(os.fspath(value) if isinstance(value, os.PathLike) else value)
-    except (TypeError, ValueError):
+        return json.dumps(value, default=_plain)
+    except (TypeError, ValueError, AttributeError):
         raise InputError(
             f"{key}: got {value!r:.80}; expected plain values (numbers, text, lists, dictionaries)"
         ) from None
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's numbers and arrays, and paths."""
+    return os.fspath(value) if isinstance(value, os.PathLike) else value.tolist()
 
 
 def _name(callback: Any) -> str:

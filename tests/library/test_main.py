@@ -8,7 +8,7 @@ from parallel_ppo import arguments
 from parallel_ppo.arguments import as_typed
 from parallel_ppo.commands import main as command
 from parallel_ppo.commands import train
-from parallel_ppo.commands.training_flags import CONFIG
+from parallel_ppo.commands.training_flags import CONFIG, config_file
 from tests.conftest import ROOT
 
 
@@ -60,3 +60,14 @@ def test_shipped_settings_are_in_the_package_and_at_the_root() -> None:
     assert {path.name for path in CONFIG.glob("*.yaml")} == {
         path.name for path in (ROOT / "config").glob("*")
     }
+
+
+def test_a_shipped_file_is_found_where_no_checkout_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert config_file("config/cartpole.yaml") == CONFIG / "cartpole.yaml"
+    assert config_file("config/mine.yaml") == Path("config/mine.yaml")
+    Path("config").mkdir()
+    Path("config/cartpole.yaml").touch()
+    assert config_file("config/cartpole.yaml") == Path("config/cartpole.yaml")

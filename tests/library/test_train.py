@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
+import numpy as np
 import pytest
 import torch
 
@@ -62,11 +63,14 @@ def test_train_and_the_command_give_one_hash_whatever_the_caller_did_to_torch(tm
 
 def test_a_class_becomes_the_setting_and_a_run_is_resumed(tmp_path: Path) -> None:
     run = train(**SHORT, sequential=True, policy=Fine, total_timesteps=256, output_dir=tmp_path / "run",
-                settings={"training.gamma": 0.5})  # fmt: skip
+                settings={"training": {"gamma": np.float64(0.5)}, "training.gae_lambda": 0.75})  # fmt: skip
     assert run.summary["policy"] == "tests.policies.own_networks:Fine"
     run = train(resume=run, total_timesteps=512, sequential=True, quiet=True)
     assert len(run.metrics) == 2
-    assert "gamma: 0.5" in (run.directory / "config.yaml").read_text()
+    saved = (run.directory / "config.yaml").read_text()
+    assert "gamma: 0.5" in saved and "gae_lambda: 0.75" in saved
+    assert repr(parallel_ppo.load(run)) == f"<Policy for CartPole-v1, {run.summary['policy_sha256'][:12]}>"
+    assert parallel_ppo.Run(str(run.directory)) == run
 
 
 def test_a_failing_callback_is_raised_and_the_run_is_saved(tmp_path: Path) -> None:
@@ -93,6 +97,10 @@ def main_network() -> type:
         ({"seeed": 1}, "seeed: no such setting; did you mean 'seed'?"),
         ({"env": gymnasium.Env}, "env: got .*; expected a name"),
         ({"seed": -1}, "training.seed: got -1"),
+        ({"settings": [1]}, "settings: got .*; expected a dictionary"),
+        ({"stop_when": 3}, "stop_when: got 3; expected a function"),
+        ({"callbacks": print}, "callbacks: got .*; expected a list of functions or 'module:function'"),
+        ({"callbacks": [3]}, "callbacks: got .*; expected a list of functions or 'module:function'"),
         ({"seed": object()}, "training.seed: got .*; expected plain values"),
         ({"policy": main_network()},
         "training.policy: Net is defined in the running script or notebook, .*%%writefile my_networks.py"),
