@@ -4,9 +4,13 @@ process.
 Where runs go is theirs to say: each package's own environment variables and logins count.
 """
 
+import contextlib
 import math
 import os
 import shutil
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,6 +23,12 @@ MLFLOW_RECORDS, MLFLOW_PARAMS, MLFLOW_VALUE = (
     100,
     500,
 )  # of one request (at most 1000 metrics); characters
+MLFLOW_TABLES = """
+import sys
+address, sys.path[:] = sys.argv[1], sys.argv[2:]
+import mlflow
+mlflow.MlflowClient(address).search_experiments()
+"""
 
 
 class Keeps(Protocol):
@@ -104,6 +114,7 @@ class Mlflow:
         import mlflow
         from mlflow.entities import Metric, Param, RunTag
 
+        _make_database(mlflow.get_tracking_uri())
         self.metric, self.tag, self.client = Metric, RunTag, mlflow.MlflowClient()
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
         known = self.client.get_experiment_by_name(name)
@@ -136,6 +147,25 @@ class Mlflow:
 
     def close(self, is_finished: bool) -> None:
         self.client.set_terminated(self.run_id, "FINISHED" if is_finished else "KILLED")
+
+
+def _make_database(address: str) -> None:
+    """A new SQLite file appears when it is whole: one in which MLflow was killed while it made its tables
+    is one that it never opens again.
+    """
+    path = Path(address.removeprefix("sqlite:///").partition("?")[0])
+    if not address.startswith("sqlite:///") or path.exists() or not path.parent.is_dir():
+        return
+    descriptor, name = tempfile.mkstemp(prefix=".new-", suffix=path.name, dir=path.parent)
+    os.close(descriptor)
+    try:
+        # in a process of its own, so that nobody has the file open under its first name
+        made = subprocess.run([sys.executable, "-c", MLFLOW_TABLES, f"sqlite:///{name}", *sys.path])
+        if made.returncode == 0:
+            with contextlib.suppress(FileExistsError):
+                os.link(name, path)
+    finally:
+        os.unlink(name)
 
 
 def _pieces(items: list[Any], size: int) -> Iterator[list[Any]]:
