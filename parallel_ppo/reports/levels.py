@@ -60,6 +60,8 @@ def levels_of(episodes: Episodes) -> list[Level]:
 
 def failed_levels(run: Run) -> list[int]:
     """The numbers of those that are not solved, hardest first."""
+    if run.episodes is not None and not len(run.episodes.step):
+        raise InputError(f"{run.name}: none of its episodes has ended yet; train it for longer")
     episodes = known_levels(run)
     if episodes is None:
         raise InputError(

@@ -92,3 +92,10 @@ def test_what_is_not_known_is_left_out():
     episodes = Episodes(*(np.array([1.0, 2.0]) for _ in range(4)), nothing, np.array([1.0, 1.0]))
     run = type("Run", (), {"episodes": episodes})
     assert [level.number for level in levels.levels_of(levels.known_levels(run))] == [3]
+
+
+def test_a_run_without_finished_episodes_says_so(tmp_path):
+    path = write_run(tmp_path / "run")
+    (path / "episodes.jsonl").write_text("")
+    with pytest.raises(InputError, match="none of its episodes has ended yet"):
+        levels.failed_levels(load_run(path))
