@@ -26,6 +26,7 @@ from parallel_ppo.settings.schema import Settings, changed_learning_setting, cha
 from parallel_ppo.storage.run_directory import ForeignDirectory, RunDirectory
 from parallel_ppo.training.worker_count import useful_workers
 
+MANY_CORES, MANY_CORES_WORKERS = "config/ppo_many_cores.yaml", 64
 LIBRARY_ADDRESSES = 600_000_000  # what torch and the other libraries map
 
 
@@ -294,6 +295,8 @@ def _place(
         if kind == "parallel" and workers == "auto" and settings.cluster.nnodes == 1:
             useful = useful_workers(settings, spec, placement.num_workers, lambda: step_seconds)
         if useful is None or useful[0] >= placement.num_workers:
+            if kind == "parallel" and workers == "auto":
+                placement = _suggest_many_cores(settings, machine, placement)
             return placement, kind == "sequential"
         number, why = useful
         pinning = settings.hardware.pinning if number else "none"
@@ -301,6 +304,21 @@ def _place(
         return replace(placement, reasons=(f"{why}.", *placement.reasons[1:])), number == 0
     except ValueError as error:
         raise InputError(str(error)) from None
+
+
+def _suggest_many_cores(settings: Settings, machine: Machine, placement: Placement) -> Placement:
+    """Cores that have nothing to do are a reason to say so, never to learn something else."""
+    training = settings.training
+    cores = plan_placement(machine, num_workers=None, pinning=settings.hardware.pinning).num_workers
+    is_for_images = training.algorithm == "ppo" and network_kind(training.policy).reads == "images"
+    if cores <= placement.num_workers or not is_for_images:
+        return placement
+    first, *others = placement.reasons
+    hint = (
+        f"{first} This process may use {cores} cores: --config {MANY_CORES} feeds {MANY_CORES_WORKERS} workers"
+        " (more environments and larger batches, which change what is learned)."
+    )
+    return replace(placement, reasons=(hint, *others))
 
 
 def _resolve_threads(settings: Settings, kind: str, machine: Machine, placement: Placement) -> Settings:

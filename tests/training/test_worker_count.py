@@ -1,11 +1,16 @@
 """How many workers small work is worth: a decision by size, never by chance."""
 
+from pathlib import Path
+
 import pytest
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
+from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings
+from parallel_ppo.training.planning import MANY_CORES, MANY_CORES_WORKERS, _place
 from parallel_ppo.training.worker_count import useful_workers
-from tests.conftest import small_settings
+from tests.conftest import ROOT, small_settings
+from tests.machine.machines import machine
 
 SPEC = EnvSpec((17,), "float32", ActionSpec("gaussian", (6,)), 0)
 
@@ -48,3 +53,23 @@ def test_never_more_than_there_are(most: int) -> None:
 def test_convolutions_are_left_to_the_placement() -> None:
     images = small_settings("coinrun", "nature")
     assert useful_workers(images, SPEC, 8, lambda: pytest.fail("nothing is timed")) is None
+
+
+def first_reason(num_cores: int, file: Path | None = None, policy: str = "impala") -> tuple[int, str]:
+    asked = load_settings(file=file, flags={"training.policy": policy})
+    spec = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), 0)
+    placement, _ = _place(asked, "parallel", machine(num_cores), spec, 0.0)
+    return placement.num_workers, placement.reasons[0]
+
+
+def test_idle_cores_are_told_what_would_feed_them_and_change_nothing() -> None:
+    workers, reason = first_reason(64)
+    assert workers == 16 and "64 cores: --config config/ppo_many_cores.yaml feeds 64 workers" in reason
+    assert "many_cores" not in first_reason(16)[1]
+
+
+def test_the_settings_for_many_cores_feed_as_many_workers_as_they_say() -> None:
+    many = load_settings(file=ROOT / MANY_CORES, flags={})
+    assert many.shape.num_slices >= MANY_CORES_WORKERS and many.training.batch_size >= 4096
+    workers, reason = first_reason(64, ROOT / MANY_CORES)
+    assert workers == MANY_CORES_WORKERS and "many_cores" not in reason
