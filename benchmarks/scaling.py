@@ -152,6 +152,7 @@ def _run_all(
                         "--output-dir",
                         str(target),
                         "--quiet",
+                        *(["--trace"] if size == 1 else []),
                     ],
                     project=PROJECT,
                     run_directory=target,

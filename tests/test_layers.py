@@ -72,6 +72,7 @@ def test_reports_read_files_only() -> None:
         "arguments",
         "storage.files",
         "machine.iteration_model",
+        "machine.iteration_simulation",
     }
     for name, path in modules().items():
         if room(name) == "reports":

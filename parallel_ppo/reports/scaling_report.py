@@ -29,7 +29,9 @@ from parallel_ppo.reports.scaling import (
     extrapolate,
     iterations,
     measure,
+    measured_costs,
     sentences,
+    simulated,
     summarise,
 )
 from parallel_ppo.reports.scaling_plot import scaling_figure
@@ -56,13 +58,17 @@ def build_report(runs: Sequence[SizedRun], *, warmup: int, cores: int, pieces: P
     measurements = [measure(item, warmup) for item in runs]
     modelled = iterations(runs, warmup=warmup, cores=cores, pieces=pieces)
     summaries = summarise(runs, measurements, modelled, warmup=warmup, cores=cores)
-    extrapolation = extrapolate(modelled[min(modelled)], measurements[0].steps_per_iteration)
+    smallest, steps = modelled[min(modelled)], measurements[0].steps_per_iteration
+    extrapolation = extrapolate(smallest, steps)
+    traces = [path for item in runs if item.world_size == 1 for path in item.run.path.glob("trace-*.json")]
+    costs = measured_costs(smallest, traces, warmup)
+    told = simulated(costs, summaries, pieces, steps=steps, cores=cores) if costs else []
     busy = busy_machine(Group("", tuple(item.run for item in runs)))
     return ScalingReport(
         measurements=measurements,
         summaries=summaries,
         extrapolation=extrapolation,
-        sentences=[*sentences(summaries, measurements, modelled, extrapolation), *busy],
+        sentences=[*sentences(summaries, measurements, modelled, extrapolation), *told, *busy],
         title=_title(summaries, runs[0].run),
         subtitle=_subtitle(runs[0].run, cores) + ("   |   THE MACHINE WAS BUSY" if busy else ""),
     )

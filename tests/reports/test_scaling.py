@@ -108,3 +108,41 @@ def test_a_refused_benchmark_leaves_no_folder(tmp_path, monkeypatch, wrong):
     with pytest.raises(InputError):
         benchmark.main()
     assert not (tmp_path / "out").exists()
+
+
+def test_costs_are_read_from_a_trace_and_simulated_beside_what_was_measured(tmp_path):
+    """Lanes of 1 ms with gaps of 0.1 ms; the first iteration is warm-up, and slower."""
+    runs, events = sized(tmp_path, [1, 2]), []
+    for iteration in (0, 1):
+        duration = 1000 if iteration else 9000
+        events.append(
+            {
+                "cat": "task",
+                "name": "collect",
+                "ts": 0,
+                "dur": 50 * duration,
+                "args": {"iteration": iteration},
+            }
+        )
+        for lane in range(8):
+            arguments = {"iteration": iteration, "minibatch": lane // 4}
+            events.append(
+                {
+                    "cat": "task",
+                    "name": "gradient",
+                    "ts": lane * (duration + 100),
+                    "dur": duration,
+                    "args": arguments,
+                }
+            )
+    events.append({"cat": "task", "name": "reduce", "ts": 0, "dur": 300, "args": {}})
+    trace = runs[0].run.path / "trace-1.json"
+    trace.write_text(json.dumps({"traceEvents": events}))
+    smallest = Iteration(1.0, 2.0, 0.1, PIECES, workers=1, cores=2)
+    costs = scaling.measured_costs(smallest, [trace], 1)
+    assert (costs.slices, set(costs.lanes), len(costs.lanes)) == ((0.05,), {0.001}, 8)
+    assert (costs.claim, costs.reduce) == (pytest.approx(0.0001), pytest.approx(0.0003))
+    assert scaling.measured_costs(smallest, [], 1) is None
+    lines = report_of(runs, warmup=1).sentences
+    assert sum(line.startswith("Simulated with ") for line in lines) == 2
+    assert sum("SIMULATED efficiency, not measured" in line for line in lines) == 2
