@@ -86,7 +86,7 @@ scaling: venv/.ready ## throughput with 1, 2, ... workers
 	@$(PYTHON_BIN) benchmarks/scaling.py
 
 chaos: venv/.ready ## throw faults at trainings and compare the ends (long)
-	@$(PYTHON_BIN) tools/chaos.py all --folder runs/chaos
+	@mkdir -p runs && $(PYTHON_BIN) tools/chaos.py all --folder $$(mktemp -d runs/chaos-XXXX)
 
 clean: ## remove caches (never runs/)
 	@find . -name __pycache__ -not -path './venv/*' -prune -exec rm -rf {} +

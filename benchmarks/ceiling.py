@@ -17,8 +17,11 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
 
+import parallel_ppo.venv  # noqa: F401
+
+# isort: split
 from parallel_ppo.arguments import Parser, number, positive, run
 from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import NETWORKS, unusable

@@ -8,8 +8,11 @@ import os
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
 
+import parallel_ppo.venv  # noqa: F401
+
+# isort: split
 from rich.console import Console
 
 from parallel_ppo.arguments import Parser, next_free, number_from, number_list, positive, run
@@ -18,13 +21,14 @@ from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import read_machine
-from parallel_ppo.reports.command_line import make_directory, progress_bar, shown
+from parallel_ppo.reports.command_line import make_directory, new_directory, progress_bar, shown
 from parallel_ppo.reports.runs import load_run
 from parallel_ppo.reports.scaling import SizedRun
 from parallel_ppo.reports.scaling_report import build_report, print_report, write_report
 from parallel_ppo.reports.trainer import train
 from parallel_ppo.settings.layers import load_settings, to_yaml
 from parallel_ppo.settings.schema import Settings
+from parallel_ppo.storage.files import write_durably
 from parallel_ppo.training.planning import resolve_policy
 from parallel_ppo.training.worker_count import pieces_of
 
@@ -40,8 +44,8 @@ def main() -> int:
     flags = _parser().parse_args()
     sizes = _checked_sizes(flags)
     settings = checked_settings(flags)
-    directory = _output_directory(flags.output_dir)
-    (directory / "config.yaml").write_text(to_yaml(settings))
+    directory = new_directory(flags.output_dir or next_free(f"{PROJECT}/benchmarks/results/scaling-{{}}"))
+    write_durably(directory / "config.yaml", to_yaml(settings).encode())
     console = Console()
     console.print(
         f"{len(sizes)} sizes x {flags.repeats} repeats of {flags.total_iters} iterations, interleaved, into "
@@ -115,13 +119,6 @@ def checked_settings(flags: argparse.Namespace) -> Settings:
     }
     settings = load_settings(file=shipped_config(flags.env_id, "parallel"), flags=given)
     return resolve_policy(settings.changed("training", duration=None), probe(settings))
-
-
-def _output_directory(given: Path | None) -> Path:
-    directory = given or next_free(f"{PROJECT}/benchmarks/results/scaling-{{}}")
-    if (directory / "runs").exists():
-        raise InputError(f"--output-dir {directory}: holds another benchmark; give a new name")
-    return make_directory(directory)
 
 
 def _run_all(

@@ -10,8 +10,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
 
+import parallel_ppo.venv  # noqa: F401
+
+# isort: split
 from benchmarks import throughput_report as report
 from benchmarks.contenders import CONTENDERS, Unavailable, measure, prepare, versions
 from benchmarks.processes import clean_environment
@@ -20,7 +23,7 @@ from parallel_ppo.arguments import Parser, next_free, number_from, positive, run
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
-from parallel_ppo.reports.command_line import make_directory
+from parallel_ppo.reports.command_line import new_directory
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = (
@@ -67,7 +70,8 @@ def build_parser() -> Parser:
 def main() -> int:
     arguments = build_parser().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # contenders must not outlive this process
-    directory = _output_directory(arguments.output_dir)
+    default = next_free(f"{ROOT}/benchmarks/results/throughput-{{}}")
+    directory = new_directory(arguments.output_dir or default)
     try:
         results = _measure(arguments)
         for path in report.write(directory, results):
@@ -165,13 +169,6 @@ def _sgemm(cores: int) -> float:
     return float(
         subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=True).stdout
     )
-
-
-def _output_directory(given: Path | None) -> Path:
-    directory = given or next_free(f"{ROOT}/benchmarks/results/throughput-{{}}")
-    if (directory / "throughput.json").exists():
-        raise InputError(f"--output-dir {directory}: holds another result; give another directory")
-    return make_directory(directory)
 
 
 def _warn_of_load(machine: Machine) -> None:

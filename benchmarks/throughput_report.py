@@ -12,6 +12,7 @@ from rich.table import Table
 from benchmarks.works import Work
 from parallel_ppo.machine.resources import Machine
 from parallel_ppo.reports import theme
+from parallel_ppo.storage.files import write_atomically
 from parallel_ppo.storage.run_directory import git_commit
 from parallel_ppo.version import VERSION
 
@@ -51,8 +52,8 @@ def write(directory: Path, results: dict[str, Any]) -> list[Path]:
     results = results | {"rows": rows}
     Console().print(_table(rows))
     paths = [directory / f"throughput.{ending}" for ending in ("json", "md", "png")]
-    paths[0].write_text(json.dumps(results, indent=1) + "\n")
-    paths[1].write_text(markdown(results, rows))
+    write_atomically(paths[0], (json.dumps(results, indent=1) + "\n").encode())
+    write_atomically(paths[1], markdown(results, rows).encode())
     _picture(paths[2], results)
     return paths
 

@@ -5,8 +5,11 @@ import json
 import sys
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
 
+import parallel_ppo.venv  # noqa: F401
+
+# isort: split
 from benchmarks.contenders import ROOT, Ours, Unavailable, measure_ours
 from benchmarks.throughput_report import spread
 from benchmarks.works import WORKS, Work

@@ -8,6 +8,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
 
+import parallel_ppo.venv  # noqa: F401
+
+# isort: split
 import gymnasium
 import numpy as np
 

@@ -20,7 +20,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parent)]
+
+import parallel_ppo.venv  # noqa: E402, F401
+from parallel_ppo.arguments import run  # noqa: E402
+from parallel_ppo.reports.command_line import new_directory  # noqa: E402
 
 Report = dict[str, Any]
 
@@ -164,13 +168,14 @@ def main() -> int:
     parser.epilog = f"campaigns:\n{names}"
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full numbers (default: 1)")
     parser.add_argument(
-        "--folder", type=Path, help="keep runs, logs and chaos.json here (default: a temporary one)"
+        "--folder",
+        type=Path,
+        help="a new folder to keep runs, logs and chaos.json in (default: a temporary one)",
     )
     arguments = parser.parse_args()
     signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs start with it ignored
     chosen = list(CAMPAIGNS) if "all" in arguments.campaigns else arguments.campaigns
-    folder = arguments.folder or Path(tempfile.mkdtemp(prefix="chaos-"))
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = new_directory(arguments.folder or Path(tempfile.mkdtemp(prefix="chaos-")))
     results = {}
     for name in chosen:
         results[name] = run_campaign(name, folder, arguments.scale)
@@ -184,9 +189,7 @@ def run_campaign(name: str, folder: Path, scale: float) -> Report:
     """In a process of its own: memory limits and counters of one campaign do not touch the next."""
     text, campaign, holds = CAMPAIGNS[name]
     place, result = folder / name, folder / f"{name}.json"
-    shutil.rmtree(place, ignore_errors=True)
     place.mkdir()
-    result.unlink(missing_ok=True)
     began = time.monotonic()
     pid = os.fork()
     if pid == 0:
@@ -209,4 +212,4 @@ def run_campaign(name: str, folder: Path, scale: float) -> Report:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

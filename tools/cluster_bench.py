@@ -26,6 +26,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import parallel_ppo.venv  # noqa: E402, F401
 from parallel_ppo.arguments import Parser, positive, run  # noqa: E402
 from parallel_ppo.exits import InputError  # noqa: E402
 

@@ -15,6 +15,7 @@ from types import FrameType
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
 
+import parallel_ppo.venv  # noqa: F401
 from parallel_ppo.arguments import Parser, number_from, run
 from parallel_ppo.machine.descendants import die_with_parent
 

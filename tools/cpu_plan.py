@@ -9,6 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a checkout, installed or not
 
+import parallel_ppo.venv  # noqa: F401
 from parallel_ppo.arguments import Parser, positive, run
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.placement import Pinning, Placement, plan_placement

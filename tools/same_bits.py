@@ -16,6 +16,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import parallel_ppo.venv  # noqa: E402, F401
 from parallel_ppo.arguments import Parser, guarded  # noqa: E402
 
 EXAMPLE = "tools/same_bits.py --before bfd3413"

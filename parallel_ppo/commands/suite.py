@@ -23,7 +23,7 @@ from parallel_ppo.arguments import (
 )
 from parallel_ppo.commands.suite_runs import run_all, write_results
 from parallel_ppo.exits import InputError
-from parallel_ppo.reports.command_line import make_directory, shown
+from parallel_ppo.reports.command_line import new_directory, shown
 from parallel_ppo.reports.procgen_scores import EASY_RANGE
 from parallel_ppo.reports.suite import Plan, load_plan, save_plan
 
@@ -169,10 +169,5 @@ def _settings(given: Sequence[str]) -> dict[str, list[str]]:
 
 def _new_directory(given: str | None) -> Path:
     if given is None:
-        return make_directory(next_free("runs/suite-{}"))
-    directory = make_directory(Path(given))
-    if any(directory.iterdir()):
-        raise InputError(
-            f"{directory} is not empty; go on with --resume {directory}, or give --output-dir a new name"
-        )
-    return directory
+        return new_directory(next_free("runs/suite-{}"))
+    return new_directory(Path(given), f"go on with --resume {given}, or give --output-dir a new name")

@@ -26,6 +26,13 @@ def make_directory(path: Path) -> Path:
     return path
 
 
+def new_directory(path: Path, what_to_do: str = "give a new name") -> Path:
+    """An empty folder: no link that lay there can lead a write elsewhere, and no result is overwritten."""
+    if any(make_directory(path).iterdir()):
+        raise InputError(f"{path}: is not empty; {what_to_do}")
+    return path
+
+
 def shown(text: object) -> str:
     """A name or a path as a console may print it: neither markup nor an escape sequence."""
     return escape(printable(str(text)))

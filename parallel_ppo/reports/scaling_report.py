@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -36,6 +36,7 @@ from parallel_ppo.reports.scaling import (
 )
 from parallel_ppo.reports.scaling_plot import scaling_figure
 from parallel_ppo.reports.words import count, json_ready
+from parallel_ppo.storage.files import write_atomically
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,8 @@ def _subtitle(run: Run, cores: int) -> str:
 def write_report(report: ScalingReport, runs: Sequence[SizedRun], directory: Path) -> list[Path]:
     logs = make_directory(directory / "logs")
     for item in runs:
-        shutil.copyfile(item.run.path / METRICS, logs / f"w{item.world_size}_r{item.repeat}.jsonl")
+        log = logs / f"w{item.world_size}_r{item.repeat}.jsonl"
+        write_atomically(log, (item.run.path / METRICS).read_bytes())
     _write_table(directory / "per_run", report.measurements)
     beyond = {"extrapolation": [asdict(row) for row in report.extrapolation], "sentences": report.sentences}
     _write_table(directory / "summary", report.summaries, extra=beyond)
@@ -110,7 +112,7 @@ def write_report(report: ScalingReport, runs: Sequence[SizedRun], directory: Pat
     )
     themes.save(figure, directory / "plots.png")
     text = "\n".join([report.title, report.subtitle, "", *report.sentences]) + "\n"
-    (directory / "report.txt").write_text(text, encoding="utf-8")
+    write_atomically(directory / "report.txt", text.encode())
     names = ("per_run.csv", "per_run.json", "summary.csv", "summary.json", "plots.png", "report.txt")
     return [directory / name for name in names]
 
@@ -118,14 +120,15 @@ def write_report(report: ScalingReport, runs: Sequence[SizedRun], directory: Pat
 def _write_table(
     stem: Path, rows: Sequence[Measurement] | Sequence[SizeSummary], *, extra: dict[str, Any] | None = None
 ) -> None:
-    names = [field.name for field in fields(rows[0])]
-    with stem.with_suffix(".csv").open("w", newline="", encoding="utf-8") as sink:
-        writer = csv.DictWriter(sink, names)
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
     records = [asdict(row) for row in rows]
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, [field.name for field in fields(rows[0])])
+    writer.writeheader()
+    writer.writerows(records)
+    write_atomically(stem.with_suffix(".csv"), table.getvalue().encode())
     content: Any = {"sizes": records, **extra} if extra is not None else records
-    stem.with_suffix(".json").write_text(json.dumps(json_ready(content), indent=2, allow_nan=False) + "\n")
+    text = json.dumps(json_ready(content), indent=2, allow_nan=False) + "\n"
+    write_atomically(stem.with_suffix(".json"), text.encode())
 
 
 def print_report(console: Console, report: ScalingReport) -> None:

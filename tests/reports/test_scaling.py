@@ -6,6 +6,7 @@ import pytest
 from run_writer import write_run
 
 from benchmarks import scaling as benchmark
+from benchmarks import throughput
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Iteration, Pieces
 from parallel_ppo.reports import scaling
@@ -68,6 +69,24 @@ def test_tables_load_in_pandas(tmp_path):
     content = json.loads((tmp_path / "out" / "summary.json").read_text(), parse_constant=pytest.fail)
     assert len(content["sizes"]) == 2
     assert (tmp_path / "out" / "plots.png").stat().st_size > 10_000
+
+
+def test_no_link_leads_what_a_benchmark_writes_elsewhere(tmp_path, monkeypatch):
+    """A folder that holds anything is refused; and what is written later follows no link either."""
+    (tmp_path / "victim").write_text("precious")
+    folder = tmp_path / "out"
+    (folder / "logs").mkdir(parents=True)
+    tables = ("per_run.csv", "per_run.json", "summary.csv", "summary.json")
+    for name in ("config.yaml", *tables, "report.txt", "plots.png", "logs/w1_r1.jsonl"):
+        (folder / name).symlink_to(tmp_path / "victim")
+    for module, arguments in ((benchmark, ["--env-id", "CartPole-v1"]), (throughput, ["--against", ""])):
+        monkeypatch.setattr(sys, "argv", ["x", *arguments, "--output-dir", str(folder)])
+        with pytest.raises(InputError, match="is not empty"):
+            module.main()
+    runs = sized(tmp_path, [1], repeats=1)
+    write_report(report_of(runs), runs, folder)
+    assert (tmp_path / "victim").read_text() == "precious"
+    assert not (folder / "report.txt").is_symlink()
 
 
 def test_different_bits_are_said(tmp_path):

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.conftest import ROOT
 
 
@@ -33,11 +35,26 @@ def test_a_session_imports_no_tensorboard() -> None:
     assert result.stdout.strip() == "False"
 
 
-def test_a_script_finds_the_virtual_environment_beside_it(tmp_path: Path) -> None:
+STANDARD_LIBRARY_ONLY = ("tools/test_extras.py",)
+STARTED_BY_ANOTHER = ("benchmarks/collection.py", "benchmarks/sgemm.py")
+SCRIPTS = [
+    name
+    for folder in ("", "tools/", "benchmarks/", "examples/")
+    for path in sorted((ROOT / folder).glob("*.py"))
+    if "__main__" in path.read_text()
+    and (name := f"{folder}{path.name}") not in STANDARD_LIBRARY_ONLY + STARTED_BY_ANOTHER
+]
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_script_finds_the_virtual_environment_of_its_checkout(name: str, tmp_path: Path) -> None:
     """Without site-packages (-S) nothing that is required can be imported."""
-    (tmp_path / "parallel_ppo").symlink_to(ROOT / "parallel_ppo")
-    script = tmp_path / "train_timed.py"
-    script.write_text((ROOT / "train_timed.py").read_text())
+    for package in ("parallel_ppo", "benchmarks", "tools"):
+        if not name.startswith(package):
+            (tmp_path / package).symlink_to(ROOT / package)
+    script = tmp_path / name
+    script.parent.mkdir(exist_ok=True)
+    script.write_text((ROOT / name).read_text())
     command = [sys.executable, "-S", str(script), "--env", "CartPole-v1"]
     alone = subprocess.run(command, capture_output=True, text=True)
     assert alone.returncode == 2 and alone.stderr.count("\n") == 1
