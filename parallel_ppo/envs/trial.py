@@ -1,9 +1,9 @@
-"""Before the start: does an episode that is played again come out the same? Only then can a run keep its
+"""Before the start: do episodes that are played again come out the same? Only then can a run keep its
 promise of one result.
 
-An episode is its seed and its actions. It is played in a new object, again in that object after another
-episode, and in a second new object while the global generators are used by others, as they are inside a
-slice.
+An episode is its seed and its actions. A few are played in a new object, and again in a second new object
+while the global generators are used by others, as they are inside a slice; the first of them is also
+played again in the object that has played the others.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ import sys
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from itertools import zip_longest
+from itertools import islice, takewhile, zip_longest
 from typing import Any, NamedTuple
 
 import gymnasium
@@ -27,8 +27,9 @@ from parallel_ppo.exits import EnvironmentFault, NumbersError
 from parallel_ppo.keyed import generator
 from parallel_ppo.machine.descendants import Guarded
 
-MAX_STEPS = 200
-MAX_SECONDS = 0.5  # for the steps of an episode, which is played four times
+MAX_STEPS = 200  # of all episodes together
+MAX_EPISODES = 10  # an end drawn from few values comes out the same once by chance, not ten times
+MAX_SECONDS = 0.5  # for all episodes, which are played at most four times
 PATIENCE = 10  # seconds for everything, making the environments included
 OWN_STATE_STEPS = 10
 
@@ -43,6 +44,7 @@ class Moment(NamedTuple):
     terminated: bool = False
     truncated: bool = False
     fault: str = ""
+    step: int = 0
 
 
 def in_a_child(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial:
@@ -71,12 +73,13 @@ def in_a_child(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial
 def examine(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial:
     """`make_bare` makes the environment without the user's wrappers, if there are any."""
     with _single(make_env, name) as used:
-        first, step_seconds = _timed(_play(used, 0, MAX_STEPS))
+        played, step_seconds = _timed(_play_several(used))
+        first = played[:1] + list(takewhile(lambda moment: moment.step > 0, played[1:]))
         num_steps = len(first) - 1
-        list(_play(used, 1, num_steps))
+        list(_play(used, MAX_EPISODES, num_steps))
         reused = _difference(first, _play(used, 0, num_steps))
     with _single(make_env, name) as fresh:
-        differs = _difference(first, _play(fresh, 0, num_steps, is_disturbed=True))
+        differs = _difference(played, islice(_play_several(fresh, is_disturbed=True), len(played)))
     if differs or not reused:
         return Trial(step_seconds, differs)
     with _single(make_env, name) as fresh:
@@ -95,6 +98,17 @@ def _single(make_env: MakeEnv, name: str) -> Iterator[Single]:
         single.close()
 
 
+def _play_several(single: Single, is_disturbed: bool = False) -> Iterator[Moment]:
+    """Episodes one after another, as many as the limits allow."""
+    num_steps = MAX_STEPS
+    for episode in range(MAX_EPISODES):
+        for moment in _play(single, episode, num_steps, is_disturbed):
+            yield moment
+        num_steps -= moment.step
+        if num_steps == 0 or moment.fault:
+            return
+
+
 def _play(single: Single, episode: int, num_steps: int, is_disturbed: bool = False) -> Iterator[Moment]:
     """The start and at most `num_steps` steps of an episode, always with the same actions."""
     row = np.zeros(single.reader.shape, single.reader.dtype)
@@ -104,12 +118,12 @@ def _play(single: Single, episode: int, num_steps: int, is_disturbed: bool = Fal
         single.reset(row)
         single.check(row)
         yield Moment(zlib.crc32(row.data))
-        for action in actions:
+        for step, action in enumerate(actions, 1):
             if is_disturbed:
                 _use_global_generators()
             reward, terminated, truncated = single.step(single.allowed(action), row)
             single.check(row)
-            yield Moment(zlib.crc32(row.data), reward, terminated, truncated)
+            yield Moment(zlib.crc32(row.data), reward, terminated, truncated, step=step)
             if terminated or truncated:
                 return
     except (EnvironmentFault, NumbersError) as error:
@@ -136,12 +150,12 @@ def _use_global_generators() -> None:
 
 def _difference(expected: list[Moment], found: Iterator[Moment]) -> str:
     """The first; what comes after a fault says nothing."""
-    for step, pair in enumerate(zip_longest(expected, found, fillvalue=Moment(0, terminated=True))):
+    for pair in zip_longest(expected, found, fillvalue=Moment(0, terminated=True)):
         if any(moment.fault for moment in pair):
             return ""
         for name, value, again in zip(("observation", "reward", "end", "end"), *pair, strict=False):
             if value != again:
-                return f"another {name} at step {step}"
+                return f"another {name} at step {max(moment.step for moment in pair)}"
     return ""
 
 

@@ -2,7 +2,6 @@
 
 import functools
 import json
-import random
 import time
 from pathlib import Path
 
@@ -21,7 +20,6 @@ SMALL = ["--num-envs", "4", "--n-steps", "16", "--batch-size", "16", "--quiet"]
 def examined(habit: str, *wrappers: str) -> Trial:
     settings = EnvSettings(id=ENV, kwargs={"habit": habit}, wrappers=list(wrappers))
     bare = EnvSettings(id=ENV, kwargs={"habit": habit})
-    random.seed(1)  # two ends drawn at random are the same one time in four
     make_bare = functools.partial(gymnasium.make, bare) if wrappers else None
     return trial.examine(functools.partial(gymnasium.make, settings), make_bare, "it")
 
