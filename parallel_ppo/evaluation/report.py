@@ -76,7 +76,7 @@ def gap_report(train: Sequence[Played], test: Sequence[Played], env: EnvSettings
 def difference(above: np.ndarray, below: np.ndarray, *, seed: int = 0) -> Estimate:
     """Difference of two means; both are resampled independently."""
     value = float(above.mean() - below.mean())
-    if min(len(above), len(below)) < 2:
+    if min(len(above), len(below)) < 2 or np.ptp(above) == np.ptp(below) == 0:
         return Estimate(value)
     draws = np.random.default_rng(seed)
     samples = [
@@ -128,7 +128,7 @@ def table(report: Report) -> Table:
     if report["gap"] is not None:
         grid.add_column("gap", justify="right")
     rows = [
-        ("return, mean", lambda part: _text(part["return"]["mean"]), "return", ".2f"),
+        ("return, mean", _mean_return, "return", ".2f"),
         ("return, median", lambda part: _text(part["return"]["median"]), None, ""),
         ("return, IQM", lambda part: _text(part["return"]["iqm"]), None, ""),
         ("normalised score", lambda part: _text(part["normalised_score"], ".3f"), "normalised_score", ".3f"),
@@ -146,6 +146,12 @@ def table(report: Report) -> Table:
             cells.append(_text(report["gap"][key], pattern) if key else "")
         grid.add_row(name, *cells)
     return grid
+
+
+def _mean_return(part: Report) -> str:
+    returns = part["return"]
+    is_certain = len(part["episodes"]) > 1 and returns["min"] == returns["max"]
+    return _text(returns["mean"]) + (" (all equal)" if is_certain else "")
 
 
 def _levels(part: Report) -> str:

@@ -4,6 +4,10 @@ progress.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -12,6 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.printable import printable
+
+LONGEST_NAME = 100
 
 
 def make_directory(path: Path) -> Path:
@@ -24,6 +30,24 @@ def make_directory(path: Path) -> Path:
             f"{path}: cannot be made ({error.strerror}); give --output-dir another place"
         ) from error
     return path
+
+
+def directory_for(what: str, runs: Sequence[Path]) -> Path:
+    """`<what>` in a run, of several runs `<what>-a+b` beside them: never that of other runs."""
+    places = list(dict.fromkeys(path.resolve() for path in runs))
+    if len(places) == 1:
+        directory = runs[0] / what
+    else:
+        parent = Path(os.path.commonpath([place.parent for place in places]))
+        names = "+".join(str(place.relative_to(parent)).replace("/", "_") for place in places)
+        if len(names) > LONGEST_NAME:
+            names = f"{names[: LONGEST_NAME - 9]}-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
+        with contextlib.suppress(ValueError):
+            parent = parent.relative_to(Path.cwd())
+        directory = parent / f"{what}-{names}"
+    if directory.is_symlink():
+        raise InputError(f"{directory} is a link; name a folder with --output-dir")
+    return directory
 
 
 def new_directory(path: Path, what_to_do: str = "give a new name") -> Path:

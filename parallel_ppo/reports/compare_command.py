@@ -14,7 +14,7 @@ from rich.console import Console
 from parallel_ppo.arguments import Parser, number_list
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme as themes
-from parallel_ppo.reports.command_line import make_directory, shown
+from parallel_ppo.reports.command_line import directory_for, make_directory, shown
 from parallel_ppo.reports.comparison import Comparison, compare
 from parallel_ppo.reports.comparison_report import (
     comparison_figure,
@@ -42,7 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     comparison = compare(groups, thresholds=thresholds)
     print_comparison(console, comparison)
     with console.status("drawing") if console.is_terminal else nullcontext():
-        written = write_comparison(groups, comparison, Path(flags.output_dir))
+        compared = [run.path for group in groups for run in group.runs]
+        directory = Path(flags.output_dir) if flags.output_dir else directory_for("comparison", compared)
+        written = write_comparison(groups, comparison, directory)
     console.print("wrote " + ", ".join(shown(path) for path in written), soft_wrap=True)
     return 0
 
@@ -73,7 +75,9 @@ def _parser() -> Parser:
     result.add_argument(
         "--runs-dir", default="runs", help="where the newest runs are looked for (default: %(default)s)"
     )
-    result.add_argument("--output-dir", default="comparison", help="where to write (default: %(default)s)")
+    result.add_argument(
+        "--output-dir", help="where to write (default: beside the runs, comparison- and their names)"
+    )
     return result
 
 

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from parallel_ppo.printable import count
 from parallel_ppo.reports import html
 from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.command_line import shown
@@ -26,7 +27,7 @@ from parallel_ppo.reports.curves import LEAST_EPISODES, RETURN_WINDOW
 from parallel_ppo.reports.groups import Group
 from parallel_ppo.reports.statistics import LEAST_ITERATIONS, Estimate
 from parallel_ppo.reports.theme import Theme
-from parallel_ppo.reports.words import count, duration, estimate, number, percent, span
+from parallel_ppo.reports.words import duration, estimate, number, percent, span
 
 CELL = 34
 LINE = 110
@@ -145,6 +146,8 @@ def _final_return(result: GroupResult) -> str:
     if result.final_episodes < LEAST_EPISODES:
         return f"only {count(result.final_episodes, 'episode')} yet"
     text = estimate(result.final_return, 2)
+    if not math.isfinite(result.final_return.low):
+        text += ", all equal"
     return text if result.final_episodes >= RETURN_WINDOW else f"{text}, {result.final_episodes} episodes"
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -13,7 +11,7 @@ from rich.console import Console
 from parallel_ppo.arguments import Parser
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme as themes
-from parallel_ppo.reports.command_line import make_directory, progress_bar, shown
+from parallel_ppo.reports.command_line import directory_for, make_directory, progress_bar, shown
 from parallel_ppo.reports.groups import group_seeds
 from parallel_ppo.reports.levels_page import write_levels
 from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, curves_figure
@@ -24,7 +22,6 @@ EXAMPLES = (
     "plot_results.py runs/seed1 runs/seed2 runs/seed3 --output-dir three-seeds",
     "plot_results.py --log-file logs/PPO_Sequential/metrics.jsonl",
 )
-LONGEST_NAME = 100
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -36,7 +33,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for run in runs:
         for note in run.notes:
             console.print(f"[dim]note: {shown(note)}[/dim]", soft_wrap=True)
-    directory = Path(flags.output_dir) if flags.output_dir else default_directory(runs)
+    by_place = sorted((run.path for run in runs), key=lambda path: path.resolve())
+    directory = Path(flags.output_dir) if flags.output_dir else directory_for("plots", by_place)
     written = write_plots(runs, directory, smoothing=flags.smoothing, dark=flags.dark, console=console)
     console.print("wrote " + ", ".join(shown(path) for path in written), soft_wrap=True)
     return 0
@@ -67,22 +65,6 @@ def _parser() -> Parser:
         help="where to write (default: plots/ in the run directory; of several runs, beside them)",
     )
     return result
-
-
-def default_directory(runs: Sequence[Run]) -> Path:
-    """Never that of other runs."""
-    if len(runs) == 1:
-        directory = runs[0].path / "plots"
-    else:
-        places = sorted({str(run.path.resolve()) for run in runs})
-        parent = Path(os.path.commonpath([os.path.dirname(place) for place in places]))
-        names = "+".join(str(Path(place).relative_to(parent)).replace("/", "_") for place in places)
-        if len(names) > LONGEST_NAME:
-            names = f"{names[: LONGEST_NAME - 9]}-{hashlib.sha256(names.encode()).hexdigest()[:8]}"
-        directory = parent / f"plots-{names}"
-    if directory.is_symlink():
-        raise InputError(f"{directory} is a link; name a folder for the plots with --output-dir")
-    return directory
 
 
 def choose_runs(flags: argparse.Namespace, console: Console) -> list[Run]:

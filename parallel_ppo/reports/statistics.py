@@ -46,13 +46,15 @@ def interval(samples: np.ndarray) -> tuple[float, float]:
 def bootstrap(
     values: Sequence[float] | np.ndarray, statistic: Callable[[np.ndarray], Any] = np.mean, *, seed: int = 0
 ) -> Estimate:
-    """`statistic` of the finite values, with its bootstrap interval (NaN for fewer than two values)."""
+    """`statistic` of the finite values, with its bootstrap interval. Values that are all equal have none:
+    drawn again they are the same, which says nothing of how far off they are.
+    """
     finite = np.asarray(values, dtype=float)
     finite = finite[np.isfinite(finite)]
     if finite.size == 0:
         return Estimate(float("nan"))
     value = float(statistic(finite))
-    if finite.size == 1:
+    if finite.min() == finite.max():
         return Estimate(value)
     generator = np.random.default_rng(seed)
     picks = generator.integers(0, finite.size, size=(RESAMPLES, finite.size))

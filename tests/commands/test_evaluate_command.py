@@ -96,6 +96,9 @@ def test_an_unfinished_episode_was_not_solved_and_all_solved_is_no_certainty() -
     assert reports.part_report(cut * 3, settings, "train")["success_rate"]["value"] == 0
     sure = reports.part_report(played(*[10] * 60), settings, "train")["success_rate"]
     assert sure["value"] == 1 and 0.93 < sure["low"] < 0.95
+    equal = reports.part_report(played(*[10] * 60), settings, "train")
+    assert equal["return"]["mean"] == {"value": 10.0, "low": None, "high": None}
+    assert "10.00 (all equal)" in [*reports.table({"levels": {"train": equal}, "gap": None}).columns[1].cells]
     gap = reports.gap_report([*played(*[10] * 60), *cut * 40], played(*[10] * 100), settings)["success_rate"]
     assert gap["value"] == pytest.approx(-0.4) and gap["low"] < -0.4 < gap["high"] < -0.29
 

@@ -1,6 +1,7 @@
 import json
 import math
 import re
+from pathlib import Path
 
 import pytest
 import yaml
@@ -251,8 +252,13 @@ def test_the_command_takes_the_newest_runs_and_says_where_it_wrote(tmp_path, mon
     assert main([]) == 0
     printed = capsys.readouterr().out
     assert "newest sequential run: runs/sequential-1" in printed
-    assert "comparison/comparison.html" in printed
-    assert (tmp_path / "comparison" / "comparison.png").stat().st_size > 10_000
+    folder = Path("runs", "comparison-sequential-1+parallel-1")
+    assert f"{folder}/comparison.html" in printed
+    assert (folder / "comparison.png").stat().st_size > 10_000
+    write_run(tmp_path / "runs" / "parallel-2", workers=2)
+    before = (folder / "comparison.json").read_bytes()
+    assert main(["--parallel", "runs/parallel-2", "--quiet"]) == 0
+    assert (folder / "comparison.json").read_bytes() == before, "another comparison has another folder"
 
 
 @pytest.mark.parametrize(("episodes_each", "told"), [(1, "only 12 episodes yet"), (2, ", 24 episodes")])

@@ -6,8 +6,9 @@ from run_writer import write_run
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme
+from parallel_ppo.reports.command_line import directory_for
 from parallel_ppo.reports.groups import group_seeds
-from parallel_ppo.reports.plot_command import default_directory, main
+from parallel_ppo.reports.plot_command import main
 from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, PANELS, curves_figure
 from parallel_ppo.reports.runs import load_run
 
@@ -61,8 +62,8 @@ def test_a_constant_curve_has_readable_ticks():
 
 
 def test_plots_lie_in_the_run_or_are_named_for_the_runs(tmp_path):
-    runs = [load_run(write_run(tmp_path / name, iterations=1)) for name in ("a", "b", "deep/a")]
-    chosen = [default_directory(each) for each in ([runs[0]], [runs[1]], runs[:2], runs)]
+    runs = [tmp_path / name for name in ("a", "b", "deep/a")]
+    chosen = [directory_for("plots", each) for each in ([runs[0]], [runs[1]], runs[:2], runs)]
     names = [str(path.relative_to(tmp_path)) for path in chosen]
     assert names == ["a/plots", "b/plots", "plots-a+b", "plots-a+b+deep_a"]
 

@@ -66,6 +66,7 @@ def test_the_bootstrap_is_deterministic_and_says_nothing_from_one_value():
     assert statistics.bootstrap(values) == statistics.bootstrap(values)
     assert statistics.bootstrap(values).value == pytest.approx(7 / 3)
     assert np.isnan(statistics.bootstrap([3.0]).low)
+    assert np.isnan(statistics.bootstrap([3.0] * 9).low), "an interval without width would be a claim"
     assert np.isnan(statistics.bootstrap([]).value)
 
 
