@@ -41,6 +41,7 @@ class Iteration(NamedTuple):
     is_measured: bool = False  # whether the next two are
     needs_core: float = 1.0  # share of a collecting worker's time
     core_taken: float = 0.0  # share of the busy workers' time in which something else ran on their cores
+    stolen: float = 0.0  # share of the time wanted of the CPUs that the host gave to other machines
 
     @property
     def total(self) -> float:
@@ -86,13 +87,14 @@ def from_records(
     seconds, hands = mean("t_iter"), max(1, workers)
     collect, coordinator = mean("share_collect"), mean("share_coordinator")
     busy = hands * (1 - mean("idle_share")) + coordinator
-    needs_core, taken = 1.0, 0.0
+    needs_core, taken, stolen = 1.0, 0.0, 0.0
     is_measured = mean("cpu_percent") > 0 and mean("cpu_wait_percent") >= 0  # not where a column is missing
     if is_measured and collect > 0:
-        taken = mean("cpu_wait_percent") / 100
+        taken, ran = mean("cpu_wait_percent") / 100, mean("cpu_percent") / 100
+        stolen = min(0.99, mean("cpu_steal_percent") / 100) if mean("cpu_steal_percent") > 0 else 0.0
         # The update only computes: whoever was busy and neither ran nor waited for a core was in an
         # environment that waited.
-        waited = max(0.0, busy - mean("cpu_percent") / 100 - taken)
+        waited = max(0.0, busy - ran / (1 - stolen) - taken)
         needs_core = max(0.01, 1 - waited / (hands * collect * max(0.01, 1 - mean("idle_collect"))))
     return Iteration(
         collect=seconds * collect,
@@ -108,6 +110,7 @@ def from_records(
         is_measured=is_measured,
         needs_core=needs_core,
         core_taken=min(1.0, taken / busy) if busy > 0 else 0.0,
+        stolen=stolen,
     )
 
 
@@ -140,13 +143,15 @@ def _why(iteration: Iteration, is_collect: bool) -> str:
     idle = iteration.idle_collect if is_collect else iteration.idle_learn
     if iteration.core_taken > 1 - WAITING and iteration.workers <= iteration.cores:
         return f": other programs ran on this run's cores for {iteration.core_taken:.0%} of the time"
+    if iteration.stolen > NOTABLE:
+        return f": the host of this virtual machine gave {iteration.stolen:.0%} of the CPU time to others"
     if is_collect and iteration.waits:
         return (
-            f": the environments wait, and collecting workers need a core for {iteration.needs_core:.0%} of "
-            "the time"
+            f": the environments wait, and collecting needs a core for {iteration.needs_core:.0%} of the time"
         )
-    if idle > NOTABLE:
-        return f": workers had nothing to do for {idle:.0%} of it"
+    if idle > NOTABLE and iteration.workers:
+        who = "workers" if iteration.workers > 1 else "the worker"
+        return f": {who} had nothing to do for {idle:.0%} of it"
     if iteration.workers >= iteration.cores and iteration.is_measured:
         return ", with all cores busy"
     return ""
@@ -161,16 +166,14 @@ def _remedy(iteration: Iteration, is_collect: bool, command: str) -> str:
         return f"{command.format(best)} should make an iteration {1 - 1 / gain:.0%} shorter"
     if not workers and iteration.cores > 1:
         return "worker processes would cost more in messages than they bring"
-    pieces, name = (iteration.pieces.slices, "slices") if is_collect else (iteration.pieces.lanes, "lanes")
-    if pieces <= workers or (is_collect and iteration.waits):
+    pieces = iteration.pieces.slices if is_collect else iteration.pieces.lanes
+    if pieces <= max(1, workers) or (is_collect and iteration.waits):
         key = "env.slice_envs" if is_collect else "training.lane_samples"
-        return (
-            f"only smaller pieces (a smaller {key}, which changes what is learned) would let more workers "
-            "help"
-        )
+        more = "more workers" if workers else "workers"
+        return f"only smaller pieces (a smaller {key}, which changes what is learned) would let {more} help"
     if workers and pieces % workers:
         return (
-            f"{pieces} {name} do not divide evenly over {workers} workers, but no other number is faster on "
-            f"{iteration.cores} cores"
+            f"its {pieces} pieces do not divide evenly over {workers} workers, but no other number is faster "
+            f"on {iteration.cores} cores"
         )
     return f"more cores would help (up to {pieces} workers)"

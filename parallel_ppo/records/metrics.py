@@ -37,6 +37,7 @@ NOT_LEARNING = frozenset(
         "wall_time",
         "cpu_percent",
         "cpu_wait_percent",
+        "cpu_steal_percent",
         "rss_mb",
         "num_workers",
         "world_size",
@@ -207,6 +208,8 @@ class ResourceMeter:
         self.waited: dict[int, float] = {}
         self.cpu_percent = 0.0
         self.cpu_wait_percent: float | None = None
+        self.cpu_steal_percent: float | None = None
+        self.machine = (0, 0)
         self.rss_mb = 0.0
         self.peak_rss_mb = 0.0
 
@@ -214,7 +217,7 @@ class ResourceMeter:
         if now < self.next_at and not is_last:
             return
         began = time.monotonic()
-        spent, waited, memory = {}, {}, 0
+        spent, waited, memory, machine = {}, {}, 0, ticks_of_all_cpus()
         for pid in [os.getpid(), *pids]:
             try:
                 times = psutil.Process(pid).cpu_times()
@@ -227,7 +230,9 @@ class ResourceMeter:
             seconds = now - self.sampled_at
             self.cpu_percent = _percent(self.spent, spent, seconds)
             self.cpu_wait_percent = _percent(self.waited, waited, seconds) if waited else None
-        self.spent, self.waited, self.sampled_at = spent, waited, now
+            busy, stolen = (late - early for early, late in zip(self.machine, machine, strict=True))
+            self.cpu_steal_percent = round(100 * stolen / (busy + stolen), 1) if busy + stolen > 0 else 0.0
+        self.spent, self.waited, self.machine, self.sampled_at = spent, waited, machine, now
         self.rss_mb = round(memory / 1e6, 1)
         self.peak_rss_mb = max(self.peak_rss_mb, self.rss_mb)
         self.next_at = now + max(self.INTERVAL, (time.monotonic() - began) / self.COST)
@@ -235,6 +240,13 @@ class ResourceMeter:
 
 def _percent(before: dict[int, float], now: dict[int, float], seconds: float) -> float:
     return round(100 * sum(value - before.get(pid, 0.0) for pid, value in now.items()) / seconds, 1)
+
+
+def ticks_of_all_cpus() -> tuple[int, int]:
+    """Since the machine started: at work, and when the host of a virtual machine ran something else."""
+    with open("/proc/stat", encoding="ascii") as file:
+        user, nice, system, _idle, _waiting, interrupts, soft, stolen = map(int, file.readline().split()[1:9])
+    return user + nice + system + interrupts + soft, stolen
 
 
 def seconds_without_core(pid: int) -> float:

@@ -158,6 +158,7 @@ class Recorder:
             "wall_time": counters.wall_time,
             "cpu_percent": self.meter.cpu_percent,
             "cpu_wait_percent": self.meter.cpu_wait_percent,
+            "cpu_steal_percent": self.meter.cpu_steal_percent,
             "rss_mb": self.meter.rss_mb,
         }
         self._write(record, [episode.as_dict() for episode in finished.episodes])

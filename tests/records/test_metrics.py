@@ -13,6 +13,7 @@ from parallel_ppo.records import metrics
 from parallel_ppo.records.metrics import JsonlLog, TensorBoardLog, read_records
 from parallel_ppo.training.recorder import is_best_yet
 from parallel_ppo.training.state import RECENT
+from tests.conftest import train_here
 
 
 def iterations(path):
@@ -110,6 +111,20 @@ def test_the_best_checkpoint_has_a_full_window_and_is_the_newest_of_equals():
     assert is_best_yet(lucky, 3.0) == (False, 3.0)
 
 
+def test_the_best_of_a_run_is_its_best_full_window(tmp_path):
+    """16 iterations of 9 or 10 episodes each, all drawn from one distribution: early windows vary most."""
+    chosen = ["--env", "tests.envs.sample_envs:Peculiar-v0", "--num-envs", "4", "--n-steps", "16",
+              "--batch-size", "64", "--n-epochs", "1", "--total-timesteps", "1024", "--seed", "3",
+              "--set", "logging.checkpoint_iterations=1", "--set", "logging.keep_checkpoints=100"]  # fmt: skip
+    run = train_here(tmp_path / "run", *chosen)
+    means = [(record["episode_return_mean"], record["steps_global"]) for record in run.metrics]
+    first_full = next(n for n, record in enumerate(run.metrics) if record["episodes"] >= RECENT)
+    best_return, best_step = max(means[first_full:])  # of equal ones the newer
+    assert max(means[:first_full])[0] > best_return, "no temptation"
+    assert (tmp_path / "run" / "checkpoints" / "best").resolve().name == f"step_{best_step}"
+    assert run.summary["best_return"] == pytest.approx(best_return)
+
+
 def test_memory_is_looked_at_seldom_where_looking_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = []
 
@@ -127,6 +142,18 @@ def test_memory_is_looked_at_seldom_where_looking_is_slow(monkeypatch: pytest.Mo
     assert len(looked) == 2
     meter.sample(50.0, [])
     assert len(looked) == 3
+
+
+def test_time_given_to_other_machines_is_a_share_of_what_was_wanted(monkeypatch):
+    looks = iter([(1000, 50), (1060, 70), (1060, 70)])
+    monkeypatch.setattr(metrics, "ticks_of_all_cpus", lambda: next(looks))
+    meter, seen = metrics.ResourceMeter(), []
+    for second in range(3):
+        meter.sample(second, [], is_last=True)
+        seen.append(meter.cpu_steal_percent)
+    assert seen == [None, 25.0, 0.0]
+    monkeypatch.undo()
+    assert metrics.ticks_of_all_cpus() >= (1, 0)
 
 
 def test_who_waits_for_a_core_is_told_from_who_sleeps():

@@ -53,7 +53,7 @@ COLLECTS = {"share_collect": 0.84, "share_gradients": 0.12}
         "cores": 4},
          "nothing to do for 30%", "--num-workers 4"),
         ({"idle_update": 0.2, "idle_share": 0.2, "cpu_percent": 240.0}, {"workers": 3, "cores": 3},
-         "nothing to do for 20%", "16 lanes do not divide evenly over 3 workers, but no other"),
+         "nothing to do for 20%", "its 16 pieces do not divide evenly over 3 workers, but no other"),
         ({"share_coordinator": 0.5, "share_gradients": 0.38}, {},
         "the coordinator, which worked alone for 50%", "--batch-size"),
         ({"share_exchange": 0.5, "share_gradients": 0.36}, {}, "the exchange with other nodes (50%",
@@ -93,7 +93,7 @@ SLEEPING_IN_4 = {
 
 def test_a_sleeping_environment_is_not_busy_cores_and_the_advice_came_true() -> None:
     line = said(SLEEPING)
-    assert "the environments wait, and collecting workers need a core for 13% of the time" in line
+    assert "the environments wait, and collecting needs a core for 13% of the time" in line
     assert "--num-workers 4 should make an iteration 49% shorter" in line
     assert 1 - SLEEPING_IN_4["t_iter"] / SLEEPING["t_iter"] == pytest.approx(0.49, abs=0.05)
     assert "--num-workers" not in said(SLEEPING_IN_4, workers=4), "2 would be half as fast"
@@ -101,6 +101,29 @@ def test_a_sleeping_environment_is_not_busy_cores_and_the_advice_came_true() -> 
 
 def test_many_workers_on_few_cores_are_not_told_to_be_fewer() -> None:
     assert "--num-workers" not in said({"cpu_wait_percent": 190.0}, workers=4)
+
+
+IDLE = {"idle_collect": 0.4, "idle_update": 0.4, "idle_share": 0.4, "cpu_percent": 60.0}
+
+
+@pytest.mark.parametrize("part", [{}, COLLECTS], ids=["update", "collect"])
+def test_one_process_has_no_workers_and_one_worker_is_no_plural(part: dict[str, float]) -> None:
+    """Nor is one process told of other workers than those it could have."""
+    for changes in (part, part | IDLE, part | {"cpu_percent": 20.0}):
+        for cores in (1, 2):
+            alone = said(changes, workers=0, cores=cores, kind="sequential")
+            assert "workers had" not in alone and "more workers" not in alone, alone
+            assert "workers" not in said(changes, workers=1, cores=1).partition(";")[0]
+    assert "the worker had nothing to do for 40%" in said(
+        part | IDLE | {"cpu_percent": 70.0}, workers=1, cores=1
+    )
+
+
+def test_time_that_the_host_gave_to_others_is_neither_an_environment_that_waits_nor_a_busy_core() -> None:
+    stolen = COLLECTS | {"cpu_percent": 115.0, "cpu_steal_percent": 40.0}
+    assert "the host of this virtual machine gave 40% of the CPU time to others" in said(stolen)
+    assert "the environments wait" in said(stolen | {"cpu_steal_percent": 0.0})
+    assert "host" not in said({"cpu_steal_percent": 2.0})
 
 
 def test_no_command_is_advised_that_does_not_fit() -> None:
