@@ -42,7 +42,7 @@ def _scaled(number: int, scale: float) -> int:
 CAMPAIGNS: dict[str, tuple[str, Callable[[Path, float], Report], Callable[[Report], bool]]] = {
     "workers": (
         "240 kills, 40 in each phase, and 20 each of SIGSTOP, SIGSEGV, exit(1), exception",
-        lambda folder, scale: load("runs").break_workers(
+        lambda folder, scale: load("workers").break_workers(
             folder, per_phase=_scaled(40, scale), per_kind=_scaled(20, scale)
         ),
         lambda r: (
@@ -55,12 +55,12 @@ CAMPAIGNS: dict[str, tuple[str, Callable[[Path, float], Report], Callable[[Repor
     ),
     "coordinator": (
         "50 coordinators killed at random instants, each resumed",
-        lambda folder, scale: load("runs").kill_coordinators(folder, times=_scaled(50, scale)),
+        lambda folder, scale: load("coordinators").kill_coordinators(folder, times=_scaled(50, scale)),
         lambda r: r["identical"] and not r["processes_left"] and not r["files_left"] and not r["tracebacks"],
     ),
     "preempt": (
         "30 SIGTERM or SIGUSR1 at random instants, each resumed",
-        lambda folder, scale: load("runs").preempt(folder, times=_scaled(30, scale)),
+        lambda folder, scale: load("coordinators").preempt(folder, times=_scaled(30, scale)),
         lambda r: (
             r["identical"]
             and r["gone_s"]["worst"] < 2
@@ -71,7 +71,7 @@ CAMPAIGNS: dict[str, tuple[str, Callable[[Path, float], Report], Callable[[Repor
     ),
     "preempt-long": (
         "SIGTERM in the middle of IMPALA iterations of 20 seconds, each resumed",
-        lambda folder, scale: load("runs").preempt_long_iteration(folder, times=_scaled(5, scale)),
+        lambda folder, scale: load("coordinators").preempt_long_iteration(folder, times=_scaled(5, scale)),
         lambda r: r["identical"] and r["gone_s"]["worst"] < 2 and set(r["exit_codes"]) == {75},
     ),
     "writes": (
@@ -86,7 +86,7 @@ CAMPAIGNS: dict[str, tuple[str, Callable[[Path, float], Report], Callable[[Repor
     ),
     "full-disk-run": (
         "a training whose disk fills up, is enlarged, and is resumed",
-        lambda folder, scale: load("runs").fill_disk_of_run(folder),
+        lambda folder, scale: load("soak").fill_disk_of_run(folder),
         lambda r: "skipped" in r or (r["identical"] and r["exit_code"] == 5 and not r["tracebacks"]),
     ),
     "mutated-checkpoints": (
@@ -142,12 +142,12 @@ CAMPAIGNS: dict[str, tuple[str, Callable[[Path, float], Report], Callable[[Repor
     ),
     "soak": (
         "30 minutes with a worker killed every 20 seconds",
-        lambda folder, scale: load("runs").soak(folder, minutes=31 * scale),
+        lambda folder, scale: load("soak").soak(folder, minutes=31 * scale),
         lambda r: r["exit_code"] == 0 and r["zombies_at_end"] == 0,
     ),
     "cost": (
         "what all this costs when nothing happens",
-        lambda folder, scale: load("runs").measure_cost(folder),
+        lambda folder, scale: load("soak").measure_cost(folder),
         lambda r: r["share_percent"] < 1,
     ),
 }

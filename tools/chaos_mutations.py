@@ -325,7 +325,7 @@ def mutate_for_commands(folder: Path, *, number: int, seed: int = 8) -> Report:
     """A finished run with a broken checkpoint is resumed, and a broken configuration is started; half of
     each.
     """
-    from chaos_runs import Training
+    from chaos_training import Training
 
     draw = random.Random(seed)
     small = [

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from chaos_files import can_mount, small_disk
-from chaos_runs import ROOT, Training, is_identical
+from chaos_training import ROOT, Training, is_identical
 
 Report = dict[str, Any]
 CARTPOLE = ["--env", "CartPole-v1", "--num-envs", "4", "--n-steps", "8", "--batch-size", "32",

@@ -13,7 +13,8 @@ import parallel_ppo.venv  # noqa: F401
 from parallel_ppo.arguments import Parser, positive, run
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.placement import Pinning, Placement, plan_placement
-from parallel_ppo.machine.resources import GIB, Machine, count, format_cpu_list, parse_cpu_list, read_machine
+from parallel_ppo.machine.resources import GIB, Machine, format_cpu_list, parse_cpu_list, read_machine
+from parallel_ppo.printable import count
 
 EXAMPLES = ("tools/cpu_plan.py", "tools/cpu_plan.py --num-workers 4 --pinning 0,2")
 

@@ -14,8 +14,9 @@ from parallel_ppo.evaluation.evaluating import make_report, play_on_workers
 from parallel_ppo.evaluation.loaded_policy import chosen_levels
 from parallel_ppo.evaluation.report import table
 from parallel_ppo.exits import ExitCode
+from parallel_ppo.machine.descendants import watching_descendants
 from parallel_ppo.machine.placement import set_thread_variables
-from parallel_ppo.printable import printable
+from parallel_ppo.printable import count, printable
 from parallel_ppo.storage.files import write_atomically
 
 TABLE_WIDTH = 100
@@ -81,7 +82,8 @@ def build_parser() -> Parser:
 
 
 def evaluate(argv: Sequence[str] | None = None) -> int:
-    return guarded(_evaluate, argv)
+    with watching_descendants():
+        return guarded(_evaluate, argv)
 
 
 def _evaluate(argv: Sequence[str] | None) -> int:
@@ -100,7 +102,7 @@ def _evaluate(argv: Sequence[str] | None) -> int:
         console.width = max(console.width, TABLE_WIDTH)
         each = " (each)" if len(level_sets) > 1 else ""
         how = "  deterministic" if report["deterministic"] else ""
-        played = f"{report['num_episodes']} episodes{each}  seed {report['seed']}{how}"
+        played = f"{count(report['num_episodes'], 'episode')}{each}  seed {report['seed']}{how}"
         console.print(Text(f"{printable(report['env_id'])}  step {report['env_steps']:,}  {played}"))
         console.print(table(report))
         print(printable(f"95 % intervals in brackets; written to {output}"))

@@ -9,6 +9,7 @@ from parallel_ppo.evaluation.filming import check_camera, record
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, chosen_levels
 from parallel_ppo.evaluation.policy_files import run_root
 from parallel_ppo.exits import ExitCode, InputError
+from parallel_ppo.machine.descendants import watching_descendants
 from parallel_ppo.machine.placement import set_thread_variables
 from parallel_ppo.reports.levels import failed_levels
 from parallel_ppo.reports.runs import EPISODES, load_run
@@ -84,7 +85,8 @@ def build_parser() -> Parser:
 
 
 def play_episodes(argv: Sequence[str] | None = None) -> int:
-    return guarded(_play, argv)
+    with watching_descendants():
+        return guarded(_play, argv)
 
 
 def _play(argv: Sequence[str] | None) -> int:

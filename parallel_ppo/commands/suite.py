@@ -23,6 +23,7 @@ from parallel_ppo.arguments import (
 )
 from parallel_ppo.commands.suite_runs import run_all, write_results
 from parallel_ppo.exits import InputError
+from parallel_ppo.printable import count
 from parallel_ppo.reports.command_line import new_directory, shown
 from parallel_ppo.reports.procgen_scores import EASY_RANGE
 from parallel_ppo.reports.suite import Plan, load_plan, save_plan
@@ -46,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     console = Console(quiet=flags.quiet)
     directory, plan = _open_suite(flags, trainer_arguments)
     console.print(
-        f"{len(plan.names())} runs, {len(plan.finished)} of them finished, in {shown(directory)}",
+        f"{count(len(plan.names()), 'run')}, {len(plan.finished)} of them finished, in {shown(directory)}",
         soft_wrap=True,
     )
     code = run_all(plan, directory, console)

@@ -25,11 +25,13 @@ from parallel_ppo.commands.training_flags import (
     with_flag,
 )
 from parallel_ppo.exits import ExitCode, InputError, RunError
+from parallel_ppo.machine.descendants import watching_descendants
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.settings.layers import to_yaml
 
 if TYPE_CHECKING:
     from parallel_ppo.records.display import Display
+    from parallel_ppo.training.planning import Plan
 
 
 def leave(code: int) -> NoReturn:
@@ -118,6 +120,15 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals, audienc
     if arguments.print_config:
         print(to_yaml(plan.settings), end="")
         return ExitCode.DONE
+    # Started from Python, the process is someone else's, and so may be what it started.
+    is_ours = plan.inline and audience is None
+    with watching_descendants() if is_ours else contextlib.nullcontext():
+        code = _run(plan, arguments, signals, audience)
+    requeue.ask_if_preempted(code)
+    return code
+
+
+def _run(plan: "Plan", arguments: argparse.Namespace, signals: Signals, audience: Audience | None) -> int:
     fork_server = None
     if not plan.inline:
         from parallel_ppo.workers.fork_server import ForkServer
@@ -132,11 +143,9 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals, audienc
         if audience is not None:
             audience.planned(plan.directory.root)
             display, callbacks = audience.display, audience.callbacks
-        code = session.run(
-            plan, display, fork_server, signals, verbose=arguments.verbose, callbacks=callbacks
+        return int(
+            session.run(plan, display, fork_server, signals, verbose=arguments.verbose, callbacks=callbacks)
         )
-        requeue.ask_if_preempted(code)
-        return int(code)
     finally:
         if fork_server is not None:
             fork_server.close()

@@ -8,12 +8,15 @@ import os
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 KILL_PATIENCE = 2.0  # longer lives only what is stuck in the kernel
 COORDINATOR_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 LIBRARY = ctypes.CDLL(None)
+LOOK_EVERY = 0.1  # seconds
+OUTLIVES = "PARALLEL_PPO_OUTLIVES"  # in the environment of what ends by itself, after whoever started it
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
@@ -28,9 +31,9 @@ def tie_to_parent(expected: int) -> None:
         os._exit(1)
 
 
-def adopt_orphans() -> None:
+def adopt_orphans(is_on: bool = True) -> None:
     """From here on, descendants whose parent dies become children of this process, daemons included."""
-    LIBRARY.prctl(PR_SET_CHILD_SUBREAPER, 1)
+    LIBRARY.prctl(PR_SET_CHILD_SUBREAPER, int(is_on))
 
 
 def ignore_signals() -> None:
@@ -116,3 +119,68 @@ def _guard(work: Callable[[], None], watched: int) -> None:
         return
     select.select([watched, os.pidfd_open(worker)], [], [])
     kill_descendants()
+
+
+# --- a process that makes environments itself ---------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def watching_descendants() -> Iterator[None]:
+    """Should this process be killed meanwhile, whatever it started is killed too, daemons included.
+
+    It cannot be what `Guarded` is, a process under a guard: it has the terminal, for Ctrl-C and debuggers.
+    So another process looks at its descendants now and then; it misses what is younger than its last look.
+    """
+    adopt_orphans()
+    watched = os.pidfd_open(os.getpid())
+    process = os.getpid()
+    watcher = os.fork()
+    if watcher == 0:
+        try:
+            _watch(process, watched)
+        finally:
+            os._exit(0)
+    os.close(watched)
+    try:
+        yield
+    finally:
+        os.kill(watcher, signal.SIGKILL)
+        os.waitpid(watcher, 0)
+        adopt_orphans(False)
+
+
+def _watch(process: int, ended: int) -> None:
+    os.setsid()
+    ignore_signals()
+    known: dict[int, int] = {}  # pid -> descriptor: a pid may come to mean another process
+    while not select.select([ended], [], [], LOOK_EVERY)[0]:
+        _learn_of(process, known)
+    for pid in list(known):
+        _learn_of(pid, known)
+    for descriptor in known.values():
+        with contextlib.suppress(ProcessLookupError):
+            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+
+
+def _learn_of(process: int, known: dict[int, int]) -> None:
+    """Adds the descendants of a process, and drops the dead."""
+    found = [pid for pid in _descendants(process) if pid != os.getpid()]
+    for pid in found:
+        if pid not in known:
+            with contextlib.suppress(ProcessLookupError):
+                known[pid] = os.pidfd_open(pid)
+    for pid, descriptor in list(known.items()):
+        if select.select([descriptor], [], [], 0)[0]:
+            os.close(known.pop(pid))
+
+
+def _descendants(process: int) -> Iterator[int]:
+    children: list[str] = []
+    for task in Path(f"/proc/{process}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            children += task.read_text().split()
+    for child in children:
+        with contextlib.suppress(OSError):  # it has ended
+            if f"{OUTLIVES}=".encode() not in Path(f"/proc/{child}/environ").read_bytes():
+                yield int(child)
+                yield from _descendants(int(child))

@@ -6,6 +6,7 @@ process is `tracker_process.py`; this is the coordinator's side, without any of 
 
 import contextlib
 import importlib.util
+import os
 import select
 import socket
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.machine.descendants import OUTLIVES
 from parallel_ppo.storage.files import open_to_append
 
 PATIENCE = 20.0  # seconds that a finished run waits for the last metrics to be sent
@@ -56,6 +58,7 @@ class Trackers:
                 stdout=log,
                 stderr=log,
                 start_new_session=True,  # Ctrl-C is for the coordinator
+                env=os.environ | {OUTLIVES: "1"},
             )
         return process, ours
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from parallel_ppo.arguments import Parser, guarded, named_run, positive
 from parallel_ppo.exits import ExitCode, InputError
+from parallel_ppo.machine.descendants import watching_descendants
 from parallel_ppo.machine.placement import set_thread_variables
 from parallel_ppo.printable import printable
 
@@ -54,7 +55,8 @@ def _export(argv: Sequence[str] | None) -> int:
 
 
 def push(argv: Sequence[str] | None = None) -> int:
-    return guarded(_push, argv)
+    with watching_descendants():  # the film is made here
+        return guarded(_push, argv)
 
 
 def _push(argv: Sequence[str] | None) -> int:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ class Faulty(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict[str, Any]]:
         self.count += 1
-        time.sleep(self.pause)
+        if self.pause:
+            time.sleep(self.pause)
+            warnings.warn("advice of a library", stacklevel=2)
         observation, reward = np.array([self.count / 10, float(action)], np.float32), float(action)
         if self.count == self.at and self._is_due():
             if self.fault == "nan reward":

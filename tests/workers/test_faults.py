@@ -1,5 +1,6 @@
 """Workers and coordinators that fail: noticed, replaced, redone; and the end is the same."""
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -18,12 +19,16 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "workers")]
 
-import chaos_runs  # noqa: E402
+import chaos_coordinators  # noqa: E402
+import chaos_training  # noqa: E402
+import chaos_workers  # noqa: E402
 
 from parallel_ppo.commands import train  # noqa: E402
 from parallel_ppo.envs import gymnasium, trial  # noqa: E402
+from parallel_ppo.machine import descendants  # noqa: E402
 from parallel_ppo.records.metrics import read_records  # noqa: E402
 from parallel_ppo.settings.schema import EnvSettings  # noqa: E402
+from tests.conftest import train_here  # noqa: E402
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 SMALL = ["--num-envs", "4", "--n-steps", "8", "--batch-size", "32", "--num-workers", "2", "--quiet",
@@ -37,34 +42,41 @@ def faulty(tmp_path: Path, fault: str, *more: str, once: bool = False) -> list[s
     return ["--env", "faulty_env:Faulty-v0", *SMALL, *kwargs, "--output-dir", str(tmp_path / "run"), *more]
 
 
+def alone(arguments: list[str]) -> list[str]:
+    """For the sequential trainer."""
+    at = arguments.index("--num-workers")
+    return arguments[:at] + arguments[at + 2 :]
+
+
 def summary(run: Path) -> dict:
     return json.loads((run / "summary.json").read_text())
 
 
 @pytest.mark.procgen
 def test_workers_broken_in_every_phase_change_nothing(tmp_path):
-    report = chaos_runs.break_workers(tmp_path, per_phase=1, per_kind=1)
+    report = chaos_workers.break_workers(tmp_path, per_phase=1, per_kind=1)
     assert report["faults_fired"] == report["faults_planned"] == 10
     assert report["identical"]
 
 
 @pytest.mark.procgen
 def test_a_killed_coordinator_leaves_nothing_and_is_resumed_exactly(tmp_path):
-    report = chaos_runs.interrupt_repeatedly(tmp_path, times=2, seed=4, send=lambda number: signal.SIGKILL)
+    report = chaos_coordinators.interrupt_repeatedly(
+        tmp_path, times=2, seed=4, send=lambda number: signal.SIGKILL
+    )
     assert report["identical"]
     assert (report["processes_left"], report["files_left"], report["tracebacks"]) == (0, 0, 0)
 
 
 @pytest.mark.procgen
 def test_a_preempted_run_is_resumed_exactly(tmp_path):
-    kinds = (signal.SIGTERM, signal.SIGUSR1)
-    report = chaos_runs.interrupt_repeatedly(tmp_path, times=2, seed=5, send=lambda number: kinds[number])
+    kinds = (signal.SIGUSR1, signal.SIGINT)  # SIGTERM does what SIGUSR1 does
+    report = chaos_coordinators.interrupt_repeatedly(
+        tmp_path, times=2, seed=5, send=lambda number: kinds[number]
+    )
     assert report["identical"]
-    assert set(report["exit_codes"]) <= {
-        "75",
-        "-15",
-        "-10",
-    }  # a signal before the first line of Python has no handler
+    # A signal before the first line of Python has no handler.
+    assert set(report["exit_codes"]) <= {"75", "130", "-10", "-2"}
     assert report["processes_left"] == 0
 
 
@@ -77,11 +89,14 @@ def test_a_hang_is_noticed_by_its_deadline(tmp_path, capsys):
     assert summary(tmp_path / "run")["worker_restarts"] == 1
 
 
-def test_slow_environments_are_not_taken_for_hung(tmp_path, capsys):
-    """A collect takes three times as long as a worker may be silent; but it counts its steps."""
+@pytest.mark.filterwarnings("ignore:advice of a library")
+def test_slow_environments_are_not_taken_for_hung(tmp_path, capfd):
+    """A collect takes three times as long as a worker may be silent; but it counts its steps. What a
+    library warns of was said by the coordinator, and is not said again by every worker.
+    """
     pause = ["--set", "env.kwargs={pause: 0.2}", "--set", "parallel.hang_timeout=1"]
     assert train.train_parallel(faulty(tmp_path, "none", "--total-timesteps", "32", *pause)) == 0
-    assert summary(tmp_path / "run")["worker_restarts"] == 0 and capsys.readouterr().err == ""
+    assert summary(tmp_path / "run")["worker_restarts"] == 0 and capfd.readouterr().err == ""
 
 
 def test_a_worker_that_keeps_failing_ends_the_run_and_names_the_culprit(tmp_path, capsys):
@@ -97,9 +112,7 @@ def test_a_worker_that_keeps_failing_ends_the_run_and_names_the_culprit(tmp_path
 
 
 def test_an_exception_in_the_sequential_trainer_ends_the_run_in_order(tmp_path, capsys):
-    arguments = [a for a in faulty(tmp_path, "raise", "--total-timesteps", "64")]
-    at = arguments.index("--num-workers")
-    code = train.train_sequential(arguments[:at] + arguments[at + 2 :])
+    code = train.train_sequential(alone(faulty(tmp_path, "raise", "--total-timesteps", "64")))
     assert code == 4
     error = capsys.readouterr().err
     assert (
@@ -121,22 +134,20 @@ def test_numbers_that_are_none_are_named_and_never_learned_from(tmp_path, capsys
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
-def test_the_nursery_may_be_lost_too(tmp_path, number):
+def test_the_fork_server_may_be_lost_too(tmp_path, number):
     length = ["--total-timesteps", str(32 * 40)]
     where, log = tmp_path / "run", tmp_path / "run.log"
-    training = chaos_runs.Training([*CARTPOLE, *length, "--output-dir", str(where)], log)
+    training = chaos_training.Training([*CARTPOLE, *length, "--output-dir", str(where)], log)
     deadline = time.monotonic() + 60
     while sum(1 for _ in read_records(where / "metrics.jsonl")) < 3:
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.01)
-    tree = chaos_runs.tree(training.process.pid)
+    tree = chaos_training.tree(training.process.pid)
     os.kill(tree[1], number)
     os.kill(tree[2], signal.SIGKILL)
     assert training.wait(120) == 0, log.read_text()
-    chaos_runs.checked(
-        [*CARTPOLE, *length, "--output-dir", str(tmp_path / "reference")], tmp_path / "reference.log"
-    )
-    assert chaos_runs.is_identical(where, tmp_path / "reference")
+    train_here(tmp_path / "reference", *alone(CARTPOLE), *length)
+    assert chaos_training.is_identical(where, tmp_path / "reference")
     assert summary(where)["worker_restarts"] >= 2
     assert training.left_behind() == (0, 0)
 
@@ -150,7 +161,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_starts_again(tmp_path, cap
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "config.yaml").write_text(capsys.readouterr().out)
     assert train.train_parallel(["--resume", str(tmp_path / "b"), "--quiet"]) == 0
-    assert chaos_runs.is_identical(tmp_path / "b", tmp_path / "a")
+    assert chaos_training.is_identical(tmp_path / "b", tmp_path / "a")
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path, capsys):
@@ -172,7 +183,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path, capsys):
         )
         == 0
     )
-    assert chaos_runs.is_identical(where, tmp_path / "reference")
+    assert chaos_training.is_identical(where, tmp_path / "reference")
 
 
 def helped(tmp_path: Path, *more: str) -> list[str]:
@@ -208,10 +219,10 @@ def test_no_process_outlives_its_worker_or_the_coordinator(tmp_path, monkeypatch
     killed.
     """
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "workers"))
-    training = chaos_runs.Training(helped(tmp_path, "--total-timesteps", str(10**9)), tmp_path / "log")
+    training = chaos_training.Training(helped(tmp_path, "--total-timesteps", str(10**9)), tmp_path / "log")
     metrics, faults = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "faults.jsonl"
     assert soon(lambda: metrics.exists() and metrics.stat().st_size > 0), (tmp_path / "log").read_text()
-    _, fork_server, first, second = chaos_runs.tree(training.process.pid)
+    _, fork_server, first, second = chaos_training.tree(training.process.pid)
     assert len(helpers(tmp_path, first)) == len(helpers(tmp_path, second)) == 4
     ignored = int(
         re.search(r"SigIgn:\s+(\w+)", Path(f"/proc/{helpers(tmp_path, first)[0]}/status").read_text())[1], 16
@@ -242,6 +253,46 @@ def test_no_process_outlives_the_trial_before_the_start(tmp_path, monkeypatch, e
         coordinator.kill()
     coordinator.join()
     assert soon(lambda: helpers(tmp_path) == [], 5)
+
+
+def test_nothing_outlives_a_process_that_makes_its_environments_itself(tmp_path, monkeypatch):
+    """The sequential trainer, killed. It cannot be under a guard, which would take the terminal from it."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "workers"))
+    arguments = alone(helped(tmp_path, "--total-timesteps", str(10**9)))
+    trainer = subprocess.Popen([sys.executable, str(ROOT / "train_timed.py"), *arguments])
+    metrics = tmp_path / "run" / "metrics.jsonl"
+    assert soon(lambda: metrics.exists() and metrics.stat().st_size > 0)
+    assert len(helpers(tmp_path, trainer.pid)) == 8
+    trainer.kill()
+    assert soon(lambda: helpers(tmp_path) == [], 5)
+    assert trainer.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "ends"])
+def test_what_outlives_on_purpose_and_what_a_normal_end_leaves_is_left_alone(tmp_path, is_killed):
+    reader, writer = os.pipe()
+
+    def start() -> None:
+        with descendants.watching_descendants():
+            for variables in ({}, {descendants.OUTLIVES: "1"}):
+                helper = subprocess.Popen(["sleep", "60"], env=os.environ | variables)
+                os.write(writer, f"{helper.pid}\n".encode())
+            time.sleep(60 if is_killed else 3 * descendants.LOOK_EVERY)
+
+    process = multiprocessing.get_context("fork").Process(target=start)
+    process.start()
+    time.sleep(3 * descendants.LOOK_EVERY)
+    tied, outliving = map(psutil.Process, map(int, os.read(reader, 100).split()))
+    try:
+        if is_killed:
+            process.kill()
+        process.join()
+        assert tied.wait(5) is None if is_killed else tied.status() == "sleeping"
+        assert outliving.status() == "sleeping"
+    finally:
+        for helper in (tied, outliving):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                helper.kill()
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def simulate(queues: list[list[Task]], seconds: list[float]) -> list[list[Task]]
     pool.waiting, pool.num_workers = {task for queue in queues for task in queue}, len(queues)
     pool.members = [WorkerHandle(index, None, []) for index in range(len(queues))]
     for member, queue in zip(pool.members, queues, strict=True):
-        member.child, member.channel, member.queue = SimpleNamespace(), Silent(), deque(queue)  # type: ignore[assignment]
+        member.child, member.channel, member.queue = SimpleNamespace(), Silent(), deque(queue)
     ends: list[float] = [0.0] * len(queues)
     done: list[list[Task]] = [[] for _ in queues]
     while True:
