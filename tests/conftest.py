@@ -16,6 +16,7 @@ set_thread_variables()  # before torch is imported
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
+from parallel_ppo.commands.train import train_sequential  # noqa: E402
 from parallel_ppo.settings.layers import load_settings  # noqa: E402
 from parallel_ppo.settings.schema import Settings  # noqa: E402
 
@@ -91,6 +92,15 @@ def train(directory: Path, *arguments: str, script: str = "train_parallel_timed.
     outcome = command(script, "--quiet", *arguments, directory=directory)
     assert outcome.code == 0, outcome.err
     return outcome
+
+
+def train_here(directory: Path, *arguments: str) -> Outcome:
+    """The sequential trainer in this process: it does not import torch once more. For what others are
+    compared with; the scripts have tests of their own.
+    """
+    line = ["--quiet", *arguments, "--num-threads", "1", "--output-dir", str(directory)]
+    assert train_sequential(line) == 0
+    return Outcome(subprocess.CompletedProcess([], 0, "", ""), directory)
 
 
 @pytest.fixture(autouse=True)

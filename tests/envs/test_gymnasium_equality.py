@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import command, train
+from tests.conftest import command, train, train_here
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 NORMALISED = ["--set", "training.normalize_observations=true"]
@@ -33,15 +33,7 @@ def arguments(name: str) -> list[str]:
 def test_workers_and_resumes_leave_no_trace(name: str, tmp_path: Path) -> None:
     """Sequential, 2 workers, and 4 workers stopped half-way and resumed with 1: one policy."""
     chosen = arguments(name)
-    whole = train(
-        tmp_path / "whole",
-        *chosen,
-        "--total-timesteps",
-        "1024",
-        "--num-threads",
-        "1",
-        script="train_timed.py",
-    )
+    whole = train_here(tmp_path / "whole", *chosen, "--total-timesteps", "1024")
     assert whole.summary["bit_exact"] and whole.summary["env_steps"] == 1024
     two = train(tmp_path / "two", *chosen, "--total-timesteps", "1024", "--num-workers", "2")
     halves = tmp_path / "halves"

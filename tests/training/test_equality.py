@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import ROOT, train
+from tests.conftest import ROOT, train, train_here
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 SHAPE = ["--num-envs", "16", "--n-steps", "16", "--batch-size", "64", "--seed", "7"]
@@ -31,7 +31,7 @@ def assert_same_at_any_number_of_workers(
     tmp_path: Path, arguments: list[str], steps: int, workers: tuple[int, ...]
 ) -> None:
     budget = [*arguments, "--total-timesteps", str(steps)]
-    twin = train(tmp_path / "sequential", *budget, "--num-threads", "1", script="train_timed.py")
+    twin = train_here(tmp_path / "sequential", *budget)
     assert twin.summary["bit_exact"] and twin.summary["env_steps"] == steps
     for number in workers:
         run = train(tmp_path / f"workers{number}", *budget, "--num-workers", str(number))
@@ -41,9 +41,8 @@ def assert_same_at_any_number_of_workers(
 
 @pytest.mark.parametrize("name", SMALL)
 def test_same_bits_at_any_number_of_workers(name: str, tmp_path: Path) -> None:
-    assert_same_at_any_number_of_workers(
-        tmp_path, SMALL[name], 512, (1, 3) if name != "starpilot-nature" else (1, 2, 4)
-    )
+    workers = {"coinrun-impala": (1, 3), "starpilot-nature": (2, 4), "cartpole-mlp": (1, 3)}
+    assert_same_at_any_number_of_workers(tmp_path, SMALL[name], 512, workers[name])
 
 
 @pytest.mark.full
@@ -52,32 +51,22 @@ def test_same_bits_at_full_shape(name: str, tmp_path: Path) -> None:
     assert_same_at_any_number_of_workers(tmp_path, FULL[name], 8192, (1, 2, 4))
 
 
-@pytest.mark.parametrize("name", ["starpilot-nature", "cartpole-mlp"])
-def test_resumed_equals_uninterrupted(name: str, tmp_path: Path) -> None:
-    whole = train(tmp_path / "whole", *SMALL[name], "--total-timesteps", "1024", "--num-workers", "2")
-    halves = tmp_path / "halves"
-    train(halves, *SMALL[name], "--total-timesteps", "512", "--num-workers", "2")
+def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:
+    """With Procgen; with Gymnasium see tests/envs/test_gymnasium_equality.py."""
+    chosen, halves = SMALL["starpilot-nature"], tmp_path / "halves"
+    whole = train_here(tmp_path / "whole", *chosen, "--total-timesteps", "1024")
+    train(halves, *chosen, "--total-timesteps", "512", "--num-workers", "2")
     resumed = train(halves, "--resume", str(halves), "--total-timesteps", "1024", "--num-workers", "3")
     assert resumed.summary["policy_sha256"] == whole.summary["policy_sha256"]
     assert resumed.learning == whole.learning
     assert (halves / "episodes.jsonl").read_text() == (tmp_path / "whole" / "episodes.jsonl").read_text()
 
 
-@pytest.mark.parametrize("script", ["train_parallel_timed.py", "train_timed.py"])
-def test_interrupted_and_resumed_equals_uninterrupted(script: str, tmp_path: Path) -> None:
-    arguments = [*SMALL["starpilot-nature"], "--quiet"]
-    alone = ["--num-threads", "1"] if script == "train_timed.py" else ["--num-workers", "2"]
-    broken = tmp_path / "broken"
-    command = [
-        sys.executable,
-        str(ROOT / script),
-        *arguments,
-        *alone,
-        "--total-timesteps",
-        "1000000",
-        "--output-dir",
-        str(broken),
-    ]
+def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
+    """The sequential trainer; the parallel one is interrupted in tests/workers/test_faults.py."""
+    arguments, broken = [*SMALL["cartpole-mlp"], "--num-threads", "1"], tmp_path / "broken"
+    budget = ["--total-timesteps", "1000000", "--quiet", "--output-dir", str(broken)]
+    command = [sys.executable, str(ROOT / "train_timed.py"), *arguments, *budget]
     metrics = broken / "metrics.jsonl"
     deadline = time.monotonic() + 120
     process = subprocess.Popen(command)
@@ -91,26 +80,13 @@ def test_interrupted_and_resumed_equals_uninterrupted(script: str, tmp_path: Pat
         process.kill()
     lines = metrics.read_text().count("\n")
     total = str((lines + 2) * 256)
-    resumed = train(broken, "--resume", str(broken), "--total-timesteps", total, script=script)
-    whole = train(tmp_path / "whole", *arguments, *alone, "--total-timesteps", total, script=script)
+    resumed = train(broken, "--resume", str(broken), "--total-timesteps", total, script="train_timed.py")
+    whole = train_here(tmp_path / "whole", *arguments, "--total-timesteps", total)
     assert resumed.summary["policy_sha256"] == whole.summary["policy_sha256"]
     assert resumed.learning == whole.learning
 
 
 def test_another_seed_learns_something_else(tmp_path: Path) -> None:
-    arguments = [
-        "--env",
-        "CartPole-v1",
-        "--num-envs",
-        "16",
-        "--n-steps",
-        "16",
-        "--batch-size",
-        "64",
-        "--total-timesteps",
-        "256",
-        "--num-workers",
-        "1",
-    ]
-    runs = [train(tmp_path / seed, *arguments, "--seed", seed) for seed in ("1", "2")]
+    arguments = [*SMALL["cartpole-mlp"], "--total-timesteps", "256", "--seed"]
+    runs = [train_here(tmp_path / seed, *arguments, seed) for seed in ("1", "2")]
     assert runs[0].summary["policy_sha256"] != runs[1].summary["policy_sha256"]
