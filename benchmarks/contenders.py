@@ -82,10 +82,8 @@ def measure_ours(
         records = [
             json.loads(line) for line in Path(f"{directory}/run/metrics.jsonl").read_text().splitlines()
         ]
-    moments = [
-        0.0,
-        *(record["wall_time"] for record in records),
-    ]  # all that happens between two iterations counts
+    # All that happens between two iterations counts.
+    moments = [0.0, *(record["wall_time"] for record in records)]
     return Measured([after - before for before, after in itertools.pairwise(moments)], outcome.peak_mb)
 
 

@@ -111,9 +111,8 @@ class MemoryWatch:
             with contextlib.suppress(psutil.Error, OSError):
                 if process.is_running():
                     process.send_signal(signal.SIGKILL)
-        psutil.wait_procs(
-            list(self.seen - {self.root}), timeout=10
-        )  # the root is waited for by who started it
+        # The root is waited for by who started it.
+        psutil.wait_procs(list(self.seen - {self.root}), timeout=10)
         for name in held:
             Path(name).unlink(missing_ok=True)
 

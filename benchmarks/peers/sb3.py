@@ -86,9 +86,8 @@ def main() -> None:
         policy = "MlpPolicy"
     else:
         policy, network = "CnnPolicy", work.policy if is_procgen else f"{work.policy}84"
-        policy_options[
-            "net_arch"
-        ] = []  # heads straight on the features, for other extractors than its own too
+        # Heads straight on the features, for other extractors than its own too.
+        policy_options["net_arch"] = []
         if work.policy == "impala" or work.variant == "channels_last":  # the Nature CNN is its own
             options = {"network": work.policy, "channels_last": work.variant == "channels_last"}
             policy_options |= {"features_extractor_class": Extractor, "features_extractor_kwargs": options}

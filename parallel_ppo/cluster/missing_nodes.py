@@ -10,9 +10,7 @@ import torch.distributed as distributed
 
 from parallel_ppo.cluster.nodes import Node
 
-PATIENCE = (
-    2.0  # for others to notice too; they do so at once, because this node's connections are closed first
-)
+PATIENCE = 2.0  # for others to notice too, which they do at once: this node's connections close first
 
 
 def who_is_missing(

@@ -125,10 +125,12 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals, audienc
     with watching_descendants() if is_ours else contextlib.nullcontext():
         code = _run(plan, arguments, signals, audience)
     requeue.ask_if_preempted(code)
-    return code
+    return int(code)
 
 
-def _run(plan: "Plan", arguments: argparse.Namespace, signals: Signals, audience: Audience | None) -> int:
+def _run(
+    plan: "Plan", arguments: argparse.Namespace, signals: Signals, audience: Audience | None
+) -> ExitCode:
     fork_server = None
     if not plan.inline:
         from parallel_ppo.workers.fork_server import ForkServer
@@ -143,8 +145,8 @@ def _run(plan: "Plan", arguments: argparse.Namespace, signals: Signals, audience
         if audience is not None:
             audience.planned(plan.directory.root)
             display, callbacks = audience.display, audience.callbacks
-        return int(
-            session.run(plan, display, fork_server, signals, verbose=arguments.verbose, callbacks=callbacks)
+        return session.run(
+            plan, display, fork_server, signals, verbose=arguments.verbose, callbacks=callbacks
         )
     finally:
         if fork_server is not None:

@@ -96,9 +96,7 @@ class Trial(NamedTuple):
     step_seconds: float = 1.0  # what did not answer in time is slow
     differs: str = ""  # in a second new object: nothing can make this environment reproducible
     differs_when_reused: str = ""
-    remembers: bool = (
-        False  # reuse is meant: fresh objects would play the same episode for ever, or a wrapper forget
-    )
+    remembers: bool = False  # on purpose: fresh objects would play one episode for ever, or forget
 
     def why_inexact(self, name: str, fresh_objects: bool) -> str:
         """One line for the user, empty when all is well."""

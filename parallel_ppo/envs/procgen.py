@@ -41,7 +41,7 @@ def _make(game: str, num: int, options: dict[str, Any]) -> Any:
         from gym3.libenv import CEnv
         from procgen import ProcgenGym3Env
 
-        # Closed by hand only: closing one while another is made, as the garbage collector would, waits for ever
+        # Closed by hand only: closing one while another is made, as the garbage collector would, never ends
         # on a lock of cffi that this thread holds.
         CEnv.__del__ = lambda env: None
         return ProcgenGym3Env(num=num, env_name=game, num_threads=0, **options)

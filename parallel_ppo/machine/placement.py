@@ -15,7 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from parallel_ppo.machine.resources import GIB, Core, Machine, count, format_cpu_list
+from parallel_ppo.machine.resources import GIB, Core, Machine, format_cpu_list
+from parallel_ppo.printable import count
 
 Pinning = Literal["auto", "none"] | Sequence[int]
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 from parallel_ppo.machine import cgroup
 from parallel_ppo.machine.cgroup import read_number, read_text
+from parallel_ppo.printable import count
 
 GIB = 1 << 30
-EFFICIENCY_BELOW = (
-    0.8  # of the strongest core; turbo bins of equal cores differ by a few percent, kinds by 25% or more
-)
+# Of the strongest core: turbo bins of equal cores differ by a few percent, kinds of cores by 25% or more.
+EFFICIENCY_BELOW = 0.8
 MAX_CPU = 1 << 16
 
 
@@ -199,7 +199,3 @@ def _memory(root: Path) -> tuple[int, int]:
 def _descriptor_limit(root: Path) -> int | None:
     match = re.search(r"^Max open files\s+(\d+)", read_text(root / "proc/self/limits") or "", re.MULTILINE)
     return int(match[1]) if match else None
-
-
-def count(number: int, noun: str) -> str:
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

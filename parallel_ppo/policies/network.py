@@ -33,9 +33,7 @@ class Acted(NamedTuple):
 class Network(Protocol):
     """`observation` is what `Actor.prepare` makes of rows of the slab."""
 
-    takes_loss_gradient: (
-        bool  # the algorithm's written-out derivative, where it has one; its `loss` otherwise
-    )
+    takes_loss_gradient: bool  # the derivative that an algorithm writes out, not that of its `loss`
 
     def begin_inference(self) -> None:
         """The parameters may have changed: to be called before `act` and `infer`."""

@@ -18,11 +18,8 @@ from typing import Any, Protocol
 from parallel_ppo.records.metrics import LARGEST, Record
 
 PROJECT = "parallel_ppo"
-MLFLOW_RECORDS, MLFLOW_PARAMS, MLFLOW_VALUE = (
-    20,
-    100,
-    500,
-)  # of one request (at most 1000 metrics); characters
+MLFLOW_RECORDS, MLFLOW_PARAMS = 20, 100  # of one request, which takes at most 1000 metrics
+MLFLOW_VALUE = 500  # characters
 MLFLOW_TABLES = """
 import sys
 address, sys.path[:] = sys.argv[1], sys.argv[2:]

@@ -11,6 +11,7 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from parallel_ppo.printable import count
 from parallel_ppo.reports import html
 from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.curves import LEAST_EPISODES, RETURN_WINDOW
@@ -19,7 +20,7 @@ from parallel_ppo.reports.levels import RECENT, Level, growth, known_levels, lev
 from parallel_ppo.reports.runs import Episodes, Run
 from parallel_ppo.reports.statistics import recent_mean
 from parallel_ppo.reports.theme import Theme
-from parallel_ppo.reports.words import count, number
+from parallel_ppo.reports.words import number
 from parallel_ppo.storage.files import write_atomically
 
 HEADER = (

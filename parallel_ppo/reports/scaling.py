@@ -13,11 +13,11 @@ import numpy as np
 
 from parallel_ppo.machine.iteration_model import UNLIMITED, Iteration, Pieces, from_records, limited_by
 from parallel_ppo.machine.iteration_simulation import Costs, costs_of, simulated_seconds
+from parallel_ppo.printable import count
 from parallel_ppo.reports import statistics
 from parallel_ppo.reports.curves import peak_memory_mb, timing
 from parallel_ppo.reports.runs import Run
 from parallel_ppo.reports.statistics import Estimate
-from parallel_ppo.reports.words import count
 
 MANY_CORES = Pieces(slices=64, lanes=128, updates=32)  # of config/ppo_many_cores.yaml
 MANY_CORES_SAMPLES = (

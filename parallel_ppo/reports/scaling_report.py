@@ -16,6 +16,7 @@ from rich.table import Table
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Pieces
+from parallel_ppo.printable import count
 from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.command_line import make_directory, shown
 from parallel_ppo.reports.comparison import busy_machine
@@ -35,7 +36,7 @@ from parallel_ppo.reports.scaling import (
     summarise,
 )
 from parallel_ppo.reports.scaling_plot import scaling_figure
-from parallel_ppo.reports.words import count, json_ready
+from parallel_ppo.reports.words import json_ready
 from parallel_ppo.storage.files import write_atomically
 
 

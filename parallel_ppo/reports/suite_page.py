@@ -13,6 +13,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from parallel_ppo.printable import count
 from parallel_ppo.reports import html
 from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.curves import LEAST_EPISODES, RETURN_WINDOW, return_curve
@@ -20,7 +21,7 @@ from parallel_ppo.reports.procgen_scores import Published
 from parallel_ppo.reports.statistics import Estimate, mean_curve
 from parallel_ppo.reports.suite import LEVELS, PROFILE_AT, Aggregate, GameResult, Runs, SuiteResult
 from parallel_ppo.reports.theme import Theme
-from parallel_ppo.reports.words import count, estimate, json_ready, number
+from parallel_ppo.reports.words import estimate, json_ready, number
 from parallel_ppo.storage.files import write_atomically
 
 NOTHING = Estimate(float("nan"))

@@ -41,10 +41,6 @@ def duration(seconds: float) -> str:
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
-def count(number_of: int, noun: str) -> str:
-    return f"{number_of} {noun}{'' if number_of == 1 else 's'}"
-
-
 def json_ready(value: Any) -> Any:
     """NaN and infinities as null, NumPy numbers as Python's."""
     if isinstance(value, dict):

@@ -10,9 +10,7 @@ from typing import Literal, NamedTuple
 class NetworkKind(NamedTuple):
     trunk: str  # module:Class of the part between observation and features
     reads: Literal["images", "vectors", "both"]
-    initial: Literal[
-        "orthogonal", "fan_in", "own"
-    ]  # how the trunk's weights are drawn; own: as its constructor does
+    initial: Literal["orthogonal", "fan_in", "own"]  # its weights are drawn so; own: by its constructor
     separate_value_trunk: bool = False
     smallest_image: int = 1  # pixels; below it the last layer has nothing to read
     default_lane: int | None = 64  # samples of a lane; None: all of a slice's samples in a minibatch

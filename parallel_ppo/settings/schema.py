@@ -228,10 +228,8 @@ class Shape(NamedTuple):
 DEFAULT_SLICE = 8
 MAX_LANES = 1 << 16
 STOP_CONDITIONS = ("total_timesteps", "duration")
-SCHEDULE_ENDS = (
-    "training.schedule_steps",
-    "training.schedule_hours",
-)  # may change on resume, and are recorded
+# May change on resume, and are recorded then.
+SCHEDULE_ENDS = ("training.schedule_steps", "training.schedule_hours")
 
 
 def derive_shape(settings: Settings) -> Shape:

@@ -29,8 +29,8 @@ A policy trained with parallel_ppo for {provenance["env_steps"]:,} environment s
 {_table(evaluation)}
 
 Mean over {evaluation["num_episodes"]} episodes, seed {evaluation["seed"]}, \
-{"the most likely actions" if evaluation["deterministic"] else "drawn actions"}; 95 % intervals in brackets; every \
-episode is in `evaluation.json`.
+{"the most likely actions" if evaluation["deterministic"] else "drawn actions"}; 95 % intervals in brackets; \
+every episode is in `evaluation.json`.
 
 ## Use
 
@@ -43,8 +43,8 @@ action = policy.act(observation)
 
 ## Check
 
-What was learned follows from the settings and the seed. `hashes.txt` holds the policy's hash after every iteration; this trains
-again and compares:
+What was learned follows from the settings and the seed. `hashes.txt` holds the policy's hash after every
+iteration; this trains again and compares:
 
 ```
 parallel-ppo verify hub:{repo} --iterations 10

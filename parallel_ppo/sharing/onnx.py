@@ -105,9 +105,8 @@ def export(weights: Weights, output: Path) -> float:
     graph = Graph(weights.settings, weights.spec, filled)
     inputs, buffer = trial_inputs(graph, TRIAL_ROWS), io.BytesIO()
     with warnings.catch_warnings(), torch.no_grad():
-        warnings.simplefilter(
-            "ignore"
-        )  # this exporter is an old one; the new one needs more packages and says much more
+        # This exporter is an old one; the new one needs more packages and says much more.
+        warnings.simplefilter("ignore")
         torch.onnx.export(
             graph,
             tuple(map(torch.from_numpy, inputs.values())),

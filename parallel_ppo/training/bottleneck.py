@@ -20,9 +20,8 @@ class Tally:
     def add(self, record: dict[str, Any]) -> None:
         self.seconds += record["t_iter"]
         for name, value in record.items():
-            is_measured = (
-                not name.startswith("cpu_") or record["cpu_percent"]
-            )  # 0 until there are two samples
+            # The CPU's columns are 0 until there are two samples.
+            is_measured = not name.startswith("cpu_") or record["cpu_percent"]
             if isinstance(value, (int, float)) and is_measured:
                 self.sums[name] += record["t_iter"] * value
                 self.weights[name] += record["t_iter"]

@@ -42,6 +42,7 @@ POLICY = "policy.safetensors"
 TRAINING = "training.safetensors"
 ENVIRONMENTS = "environments.safetensors"
 FILES = (POLICY, TRAINING, ENVIRONMENTS)
+FORMER_NAMES = {"adam_steps": "optimizer_steps"}  # of counters, in checkpoints of earlier versions
 MAX_MANIFEST = 1 << 20
 HEADROOM = 1 << 20  # for headers and what grows with the run
 MAX_FAILURES = 3
@@ -200,7 +201,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
         if manifest["format"] != FORMAT:
             shown = repr(manifest["format"])[:40]
             raise Damaged(f"{file} has the format {shown}, this version reads {FORMAT}")
-        counters = Counters(**manifest["counters"])  # TypeError for a name nobody knows
+        found = {FORMER_NAMES.get(name, name): value for name, value in manifest["counters"].items()}
+        counters = Counters(**found)  # TypeError for a name nobody knows
         if not _are_possible(counters):
             raise Damaged(f"{file} has impossible counters")
         manifest["counters"] = vars(counters)
@@ -221,7 +223,7 @@ def _are_possible(counters: Counters) -> bool:
     whole = (
         counters.iteration,
         counters.env_steps,
-        counters.adam_steps,
+        counters.optimizer_steps,
         counters.episodes,
         counters.worker_restarts,
     )

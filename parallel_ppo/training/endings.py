@@ -8,9 +8,9 @@ from typing import Any
 from parallel_ppo.arguments import as_typed
 from parallel_ppo.exits import ExitCode, Interrupted, RunError, StorageError
 from parallel_ppo.machine.placement import plan_placement
-from parallel_ppo.machine.resources import count
 from parallel_ppo.policies.parameters import sha256
 from parallel_ppo.policies.policy import Policy
+from parallel_ppo.printable import count
 from parallel_ppo.records.display import Display, duration_text
 from parallel_ppo.training.bottleneck import limit
 from parallel_ppo.training.coordinator import Coordinator
@@ -79,7 +79,7 @@ def _time(seconds: float) -> str:
 
 
 def final_name(plan: Plan) -> str:
-    return f"ppo_{plan.kind}_final.safetensors"
+    return f"{plan.settings.training.algorithm}_{plan.kind}_final.safetensors"
 
 
 def _save_end(plan: Plan, coordinator: Coordinator, display: Display) -> bool:

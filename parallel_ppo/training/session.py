@@ -20,11 +20,11 @@ from parallel_ppo.exits import (
     StorageError,
 )
 from parallel_ppo.machine.placement import descriptor_need_error, memory_need_error
-from parallel_ppo.machine.resources import count
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.policies.actor import check_network
 from parallel_ppo.policies.parameters import LARGE, bind, initialise, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy
+from parallel_ppo.printable import count
 from parallel_ppo.records.display import Display, duration_text, make_log
 from parallel_ppo.records.timeline import Phase, process_started
 from parallel_ppo.records.trace import ChromeTrace, NoTrace, Trace

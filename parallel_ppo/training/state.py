@@ -27,7 +27,7 @@ class Counters:
 
     iteration: int = 0
     env_steps: int = 0
-    adam_steps: int = 0
+    optimizer_steps: int = 0
     episodes: int = 0
     wall_time: float = 0.0
     worker_restarts: int = 0

@@ -212,11 +212,11 @@ def _apply(
     """Clips by the global norm and takes an optimizer step; a non-finite gradient is never applied."""
     norm = _check_finite(state, found, epoch, minibatch)
     scale = min(1.0, state.settings.training.max_grad_norm / (norm + 1e-6))
-    state.counters.adam_steps += 1
+    state.counters.optimizer_steps += 1
     optimizers.step(
         state.settings.training, parameters=state.parameters, gradient=state.memory.tensor("gradient"),
         first_moment=state.first_moment, second_moment=state.second_moment,
-        number=state.counters.adam_steps, learning_rate=learning_rate, gradient_scale=scale,
+        number=state.counters.optimizer_steps, learning_rate=learning_rate, gradient_scale=scale,
     )  # fmt: skip
     return Applied(found, norm)
 

@@ -57,9 +57,7 @@ class Failed(NamedTuple):
 def set_up(cpu: int | None) -> None:
     """Threads and affinity. Signals and the tie to the parent are inherited or set by the fork server."""
     torch.set_num_threads(1)
-    warnings.simplefilter(
-        "ignore"
-    )  # what libraries warn of was said when the coordinator tried the environment
+    warnings.simplefilter("ignore")  # they were said when the coordinator tried the environment
     keep_freed_memory()
     if cpu is not None:
         with contextlib.suppress(OSError):

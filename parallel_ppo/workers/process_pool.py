@@ -37,9 +37,7 @@ DEADLINE_FACTOR = 20.0
 GAP = 10.0  # the coordinator itself was stopped or suspended: deadlines start anew
 FORK_SERVER_ATTEMPTS = 3
 GOODBYE = 2.0  # for closing environments
-KILL_PATIENCE = (
-    60.0  # a killed process that does not go is stuck in the kernel (a dead file server, a broken disk)
-)
+KILL_PATIENCE = 60.0  # what does not go is stuck in the kernel (a dead file server, a broken disk)
 
 
 class ProcessPool:
@@ -259,11 +257,9 @@ class ProcessPool:
         chosen = self.settings.parallel.hang_timeout
         if chosen != "auto":
             return chosen
-        longest = (
-            None
-            if isinstance(task, Open)
-            else self.longest.get(Gradient if isinstance(task, Join) else type(task))
-        )  # a restored one plays an episode again
+        # Opening has no usual time: a restored environment plays its episode again.
+        kind = Gradient if isinstance(task, Join) else type(task)
+        longest = None if isinstance(task, Open) else self.longest.get(kind)
         return FIRST_DEADLINE if longest is None else max(LEAST_DEADLINE, DEADLINE_FACTOR * longest)
 
     # --- starting, replacing, stopping ----------------------------------------------------------------------
@@ -286,9 +282,8 @@ class ProcessPool:
                 return self.fork_server.spawn(member.index, member.cpu, self.memory.descriptors)
             except ForkServerLost as lost:
                 reason = str(lost)
-                self.fork_server = (
-                    self.fork_server.again()
-                )  # its workers die with it and are replaced in turn
+                # The workers of the lost one die with it, and are replaced in turn.
+                self.fork_server = self.fork_server.again()
         raise RestartsExhausted(
             f"worker {member.index} cannot be started: {reason}, {FORK_SERVER_ATTEMPTS} times in a row"
         )

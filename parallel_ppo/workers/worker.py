@@ -44,9 +44,8 @@ class Worker:
         self.algorithm = ALGORITHMS[settings.training.algorithm]
         self.levels = LevelChoice(settings, memory)
         self.slices: dict[int, SliceEnv] = {}
-        self.restarted: dict[
-            int, tuple[np.ndarray, np.ndarray]
-        ] = {}  # where slices start that were not restored
+        # Of slices that could not be restored: observation and episode_start where they begin.
+        self.restarted: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.lane_views: dict[int, Any] = {}
         self.order_cache: dict[tuple[int, int, int], np.ndarray] = {}
         self.rows = [slab.sampled_rows() for slab in memory.slabs]

@@ -286,3 +286,25 @@ def test_torchrun_starts_it(tmp_path: Path) -> None:
     )  # fmt: skip
     assert result.returncode == 0, result.stderr
     assert summary(tmp_path / "run")["policy_sha256"] == alone.summary["policy_sha256"]
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
+def test_the_report_of_torchrun_holds_our_line(tmp_path: Path) -> None:
+    """It comes last, below a traceback of torchrun's own: the line must not be buried above it."""
+    bad = [
+        str(ROOT / "train_ppo_distributed.py"),
+        "--env",
+        "NoSuch-v0",
+        "--output-dir",
+        str(tmp_path / "run"),
+    ]
+    result = subprocess.run(
+        [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "1", *bad],
+        capture_output=True, text=True, cwd=ROOT,
+    )  # fmt: skip
+    ours, _, report = result.stderr.partition("FAILED")
+    assert result.returncode == 1 and "Root Cause" in report
+    assert "error: --env NoSuch-v0: env.id: no environment is called" in ours
+    assert "error: --env NoSuch-v0: env.id: no environment is called" in report, result.stderr
+    assert not (tmp_path / "run").exists()

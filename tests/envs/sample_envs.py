@@ -209,8 +209,10 @@ class Masked(gymnasium.Env):
     form of the mask.
     """
 
-    def __init__(self, says: str = "array", saves: bool = False) -> None:
-        self.says = says
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
+
+    def __init__(self, says: str = "array", saves: bool = False, render_mode: str | None = None) -> None:
+        self.says, self.render_mode = says, render_mode
         self.sizes = [3, 5] if says == "tuple" else [6]
         self.action_space = (
             spaces.MultiDiscrete(self.sizes) if says == "tuple" else spaces.Discrete(6, start=2)
@@ -219,6 +221,9 @@ class Masked(gymnasium.Env):
         if saves:
             self.get_state = lambda: {"allowed": self.allowed, "steps": self.steps}
             self.set_state = self._set_state
+
+    def render(self) -> np.ndarray:
+        return np.full((32, 32, 3), 20 * self.steps, np.uint8)
 
     def _set_state(self, state: dict[str, np.ndarray]) -> None:
         self.allowed, self.steps = state["allowed"], int(state["steps"])

@@ -66,7 +66,7 @@ def test_a_checkpoint_after_a_restart_pairs_states_with_their_own_observations()
     pool = opened(state, spec)
     after = Environments.at(state.memory, 1).pack()
     assert not pool.exact and all(np.array_equal(before[name], after[name]) for name in before)
-    began = [single.observation for env in pool.worker.slices.values() for single in env.singles]  # type: ignore[attr-defined]
+    began = [single.observation for env in pool.worker.slices.values() for single in env.singles]
     collect(state, pool)
     slab = state.memory.slab(1)
     assert slab.episode_start[0].all() and np.allclose(slab.observation[0], began)

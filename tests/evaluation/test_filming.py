@@ -97,6 +97,16 @@ def test_environments_with_a_level_each_play_it_again_and_again() -> None:
     assert ended[0] <= {5} and ended[1] <= {1000} and ended[0] | ended[1]
 
 
+@pytest.mark.parametrize("how", [[], ["--deterministic"]], ids=["drawn", "most likely"])
+def test_films_obey_masks(tmp_path: Path, capsys: pytest.CaptureFixture[str], how: list[str]) -> None:
+    """The environment raises when something forbidden is done; nine steps, two tiles, three episodes."""
+    settings = small_settings("tests.envs.sample_envs:Masked-v0", env__action_masks=True)
+    file = write_weights(tmp_path / "a.safetensors", settings)
+    line = [str(file), *how, "--grid", "2x1", "--num-episodes", "6", "--output", str(tmp_path / "a.gif")]
+    assert play_episodes(line) == 0, capsys.readouterr().err
+    assert "28 frames" in capsys.readouterr().out
+
+
 class Room(gymnasium.Env):
     """Ends after five steps; renders 11 x 20 pixels whose red is the step."""
 

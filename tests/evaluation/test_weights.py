@@ -139,6 +139,7 @@ def test_a_run_directory_means_its_latest_whole_checkpoint(tmp_path: Path) -> No
 def test_the_manifest_is_believed_more_than_the_file(tmp_path: Path) -> None:
     file = write_weights(tmp_path / "policy.safetensors", small_settings())
     entry = {"bytes": file.stat().st_size, "sha256": "0" * 64}
+    # `adam_steps` is the name that earlier versions wrote.
     counters = dict.fromkeys(("iteration", "env_steps", "adam_steps", "episodes", "worker_restarts"), 0)
     files = {
         name: entry for name in ("policy.safetensors", "training.safetensors", "environments.safetensors")

@@ -47,7 +47,7 @@ def read(tmp_path: Path) -> Read:
 
 
 def plan(machine: Machine, **settings: object) -> Placement:
-    return plan_placement(machine, **{"num_workers": None, "pinning": "auto", **settings})  # type: ignore[arg-type]
+    return plan_placement(machine, **{"num_workers": None, "pinning": "auto", **settings})
 
 
 # ---------------------------------------------------------------- trees

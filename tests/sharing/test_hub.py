@@ -29,7 +29,8 @@ def test_names_on_the_hub(name: str) -> None:
     assert str(hub.parse(name)).removeprefix("hub:") == name.removeprefix("hub:")
 
 
-ELSEWHERE = """name /name user/ ../name user/.. user/a..b user/name/more user/name@ user/name@../main user/name@-x ~/name https://h/a"""
+ELSEWHERE = """name /name user/ ../name user/.. user/a..b user/name/more user/name@ user/name@../main
+user/name@-x ~/name https://h/a"""
 
 
 @pytest.mark.parametrize(

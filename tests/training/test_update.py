@@ -119,7 +119,7 @@ def test_target_kl_stops_before_the_step() -> None:
     columns = update(state, pool, NoCluster(settings.shape), Schedules(1e-2, 0.2), Timeline()).columns
     assert columns["kl_stopped"] == 1
     assert columns["minibatches"] < settings.shape.num_epochs * settings.shape.num_minibatches
-    assert state.counters.adam_steps == columns["minibatches"]
+    assert state.counters.optimizer_steps == columns["minibatches"]
 
 
 def test_a_gradient_that_is_not_finite_is_never_applied() -> None:
@@ -131,7 +131,7 @@ def test_a_gradient_that_is_not_finite_is_never_applied() -> None:
         for _ in range(settings.shape.num_minibatches):
             update(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
     moved = int((state.parameters != before).sum())
-    assert state.counters.adam_steps < settings.shape.num_minibatches
+    assert state.counters.optimizer_steps < settings.shape.num_minibatches
     assert torch.isfinite(state.parameters).all() and moved >= 0
 
 
