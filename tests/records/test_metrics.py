@@ -112,17 +112,20 @@ def test_the_best_checkpoint_has_a_full_window_and_is_the_newest_of_equals():
 
 
 def test_the_best_of_a_run_is_its_best_full_window(tmp_path):
-    """16 iterations of 9 or 10 episodes each, all drawn from one distribution: early windows vary most."""
+    """9 episodes an iteration, all drawn from one distribution, saved every fourth: windows that are not
+    full vary most.
+    """
     chosen = ["--env", "tests.envs.sample_envs:Peculiar-v0", "--num-envs", "4", "--n-steps", "16",
-              "--batch-size", "64", "--n-epochs", "1", "--total-timesteps", "1024", "--seed", "3",
-              "--set", "logging.checkpoint_iterations=1", "--set", "logging.keep_checkpoints=100"]  # fmt: skip
+              "--batch-size", "64", "--n-epochs", "1", "--learning-rate", "1e-6", "--total-timesteps", "1024",
+              "--seed", "8", "--set", "logging.checkpoint_iterations=4"]  # fmt: skip
     run = train_here(tmp_path / "run", *chosen)
-    means = [(record["episode_return_mean"], record["steps_global"]) for record in run.metrics]
-    first_full = next(n for n, record in enumerate(run.metrics) if record["episodes"] >= RECENT)
-    best_return, best_step = max(means[first_full:])  # of equal ones the newer
-    assert max(means[:first_full])[0] > best_return, "no temptation"
-    assert (tmp_path / "run" / "checkpoints" / "best").resolve().name == f"step_{best_step}"
-    assert run.summary["best_return"] == pytest.approx(best_return)
+    first, second, third, fourth = run.metrics[3::4]
+    assert second["episodes"] < RECENT <= third["episodes"]
+    lucky = max(record["episode_return_mean"] for record in (first, second))
+    assert lucky > third["episode_return_mean"] > fourth["episode_return_mean"]
+    best = (tmp_path / "run" / "checkpoints" / "best").resolve()
+    assert best.name == f"step_{third['steps_global']}"
+    assert run.summary["best_return"] == pytest.approx(third["episode_return_mean"])
 
 
 def test_memory_is_looked_at_seldom_where_looking_is_slow(monkeypatch: pytest.MonkeyPatch) -> None:
