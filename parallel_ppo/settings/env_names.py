@@ -9,7 +9,8 @@ PROCGEN_GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
     "heist", "jumper", "leaper", "maze", "miner", "ninja", "plunder", "starpilot",
 )  # fmt: skip
-GAMES_WITH_MODE = {  # all have easy and hard levels; asked for another one that it lacks, Procgen ends the process
+# All have easy and hard levels. Asked for a mode that a game lacks, Procgen ends the process.
+GAMES_WITH_MODE = {
     "extreme": ("chaser", "dodgeball", "leaper", "starpilot"),
     "memory": ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"),
     "exploration": ("caveflyer", "climber", "coinrun", "heist", "jumper", "leaper", "maze", "ninja"),

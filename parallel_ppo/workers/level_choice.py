@@ -1,8 +1,9 @@
-"""Prioritized level replay in a worker: what the environments of a slice play next, drawn from published chances.
+"""Prioritized level replay in a worker: what the environments of a slice play next, drawn from published
+chances.
 
-Procgen opens the next level within the step that ends an episode, so the choice lies ready in its state: made
-for all environments at the start of an iteration, and again for each that has opened an episode since. So every
-level is chosen with the scores of the iteration in which it is opened.
+Procgen opens the next level within the step that ends an episode, so the choice lies ready in its state:
+made for all environments at the start of an iteration, and again for each that has opened an episode since.
+So every level is chosen with the scores of the iteration in which it is opened.
 """
 
 import numpy as np

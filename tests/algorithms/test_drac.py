@@ -1,4 +1,6 @@
-"""DrAC: augmentations against slow twins, pixel by pixel; the regulariser against autograd through the network."""
+"""DrAC: augmentations against slow twins, pixel by pixel; the regulariser against autograd through the
+network.
+"""
 
 import colorsys
 

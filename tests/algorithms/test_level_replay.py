@@ -1,4 +1,6 @@
-"""Prioritized level replay against a twin that looks at one episode at a time, and the settings it refuses."""
+"""Prioritized level replay against a twin that looks at one episode at a time, and the settings it
+refuses.
+"""
 
 import numpy as np
 import pytest
