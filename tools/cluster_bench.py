@@ -1,6 +1,6 @@
 """Measure what a minibatch's exchange costs between nodes, beside gloo's plain all-reduce of the same
 vector; or, with --iterations, what share of a real training of the default shape
-(config/ppo_cpu_cluster.yaml) the nodes wait and transfer.
+(config/ppo_cpu_cluster.yaml) the nodes wait and transfer, and the workers have nothing to do meanwhile.
 
 Without --rate and --delay: over the loopback interface. With them: two hosts in network namespaces,
 joined by a link of that rate and one-way delay (needs root). The link is two TAP devices and a process
@@ -20,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +29,10 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import parallel_ppo.venv  # noqa: E402, F401
-from parallel_ppo.arguments import Parser, positive, run  # noqa: E402
+from parallel_ppo.arguments import Parser, number_list, positive, run  # noqa: E402
 from parallel_ppo.exits import InputError  # noqa: E402
+from parallel_ppo.settings.layers import load_settings  # noqa: E402
+from tools.trace_idle import idle_by_phase  # noqa: E402
 
 EXAMPLE = "tools/cluster_bench.py --rate 1000 --delay 1"
 TUNSETIFF, IFF_TAP, IFF_NO_PI, MTU = 0x400454CA, 0x0002, 0x1000, 30000
@@ -50,7 +54,6 @@ def node(arguments: argparse.Namespace) -> None:
     from parallel_ppo.machine.signals import Signals
     from parallel_ppo.policies.parameters import num_flat
     from parallel_ppo.policies.policy import Policy
-    from parallel_ppo.settings.layers import load_settings
     from parallel_ppo.training import planning
     from parallel_ppo.workers.memory import Memory
 
@@ -90,29 +93,42 @@ def node(arguments: argparse.Namespace) -> None:
 # --- a training ---------------------------------------------------------------------------------------------
 
 
-def training(arguments: argparse.Namespace, rank: int, address: str, directory: Path) -> list[str]:
-    steps = 4096 * (arguments.iterations + 1)
-    return [sys.executable, str(ROOT / "train_ppo_distributed.py"), "--config",
-    str(ROOT / "config" / "ppo_cpu_cluster.yaml"), "--quiet",
-            "--policy", arguments.policy, "--nnodes", str(arguments.nodes), "--node-rank", str(rank),
-            "--master-addr", address,
-            "--master-port", str(PORT), "--total-timesteps", str(steps), "--set",
-            f"cluster.reduction={arguments.reduction}",
-            "--output-dir", str(directory)]  # fmt: skip
+def training(arguments: argparse.Namespace, lag: int, rank: int, address: str, directory: Path) -> list[str]:
+    name = "ppo_cpu_cluster" if arguments.algorithm == "ppo" else f"procgen_{arguments.algorithm}"
+    file = ROOT / "config" / f"{name}.yaml"
+    flags = {"training.policy": arguments.policy, "training.lag": lag}
+    steps = load_settings(file=file, flags=flags).shape.steps_per_iteration * (arguments.iterations + 1)
+    trace = ["--trace"] if rank == 0 else []
+    return [sys.executable, str(ROOT / "train_ppo_distributed.py"), "--config", str(file), "--quiet",
+            "--policy", arguments.policy, "--set", f"training.lag={lag}",
+            "--nnodes", str(arguments.nodes), "--node-rank", str(rank), "--master-addr", address,
+            "--master-port", str(PORT), "--total-timesteps", str(steps),
+            "--set", f"cluster.reduction={arguments.reduction}", "--set", "logging.tensorboard=false",
+            "--output-dir", str(directory), *trace]  # fmt: skip
 
 
-def report(arguments: argparse.Namespace, directory: Path) -> None:
+def own_cores(rank: int, nodes: int) -> set[int]:
+    """An equal part of this process's cores; all of them where there are fewer than nodes."""
+    cores = sorted(os.sched_getaffinity(0))
+    return set(cores[rank * len(cores) // nodes : (rank + 1) * len(cores) // nodes]) or set(cores)
+
+
+def report(arguments: argparse.Namespace, lag: int, directory: Path) -> None:
     """Without the first iteration, which warms up."""
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()][1:]
-    result = {"nodes": arguments.nodes, "policy": arguments.policy, "reduction": arguments.reduction,
-    "rate_mbit": arguments.rate,
-              "delay_ms": arguments.delay, "t_iter": [round(record["t_iter"],
-              3) for record in records]}  # fmt: skip
+    seconds = sum(record["t_iter"] for record in records)
+    result = {"nodes": arguments.nodes, "algorithm": arguments.algorithm, "lag": lag,
+              "policy": arguments.policy, "reduction": arguments.reduction, "rate_mbit": arguments.rate,
+              "delay_ms": arguments.delay,
+              "t_iter": [round(record["t_iter"], 3) for record in records]}  # fmt: skip
     for name in ("t_sync_wait", "t_sync_transfer"):
         result[name] = [round(record[name], 3) for record in records]
-        share = sum(record[name] for record in records) / sum(record["t_iter"] for record in records)
-        result[f"{name}_percent"] = round(100 * share, 2)
-    print(json.dumps(result))
+        result[f"{name}_percent"] = round(100 * sum(result[name]) / seconds, 2)
+    for name, found in idle_by_phase(directory / "trace-1.json").items():
+        if name in ("collect", "gradients", "gather", "exchange"):
+            result[f"{name}_seconds"] = round(found.seconds, 3)
+            result[f"{name}_workers_idle_percent"] = round(100 * found.idle, 1)
+    print(json.dumps(result), flush=True)
 
 
 # --- the link -----------------------------------------------------------------------------------------------
@@ -190,6 +206,17 @@ def main() -> int:
         default="tree",
         help="of that training (default: %(default)s)",
     )
+    parser.add_argument(
+        "--algorithm", choices=["ppo", "impala", "appo"], default="ppo", help="of that training"
+    )
+    parser.add_argument(
+        "--lags",
+        metavar="N,..",
+        default="0",
+        help="one training for each lag, in turn (default: %(default)s)",
+    )
+    parser.add_argument("--repeats", type=positive, default=1, help="of those trainings, interleaved")
+    parser.add_argument("--output-dir", type=Path, metavar="DIR", help="keep the trainings and their traces")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--address", default="127.0.0.1", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -198,27 +225,35 @@ def main() -> int:
         return 0
     if arguments.rate is not None and (os.geteuid() != 0 or arguments.nodes != 2):
         raise InputError("--rate: makes two hosts in network namespaces; needs root and --nodes 2")
+    lags = number_list(arguments.lags, flag="--lags", kind=int)
     link = Link(arguments.rate, arguments.delay) if arguments.rate is not None else None
     try:
-        address = "10.78.0.1" if link else "127.0.0.1"
         with tempfile.TemporaryDirectory() as temporary:
-            started = []
-            for rank in range(arguments.nodes):
-                own = [sys.executable, __file__, *sys.argv[1:], "--rank", str(rank), "--address", address]
-                command = (
-                    training(arguments, rank, address, Path(temporary) / "run")
-                    if arguments.iterations
-                    else own
-                )
-                host = ["ip", "netns", "exec", link.hosts[rank]] if link else []
-                started.append(subprocess.Popen([*host, *command]))
-            code = max(process.wait() for process in started)
-            if arguments.iterations and code == 0:
-                report(arguments, Path(temporary) / "run")
-            return code
+            if not arguments.iterations:
+                return measure(arguments, link, lambda *, rank, address: [
+                    sys.executable, __file__, *sys.argv[1:], "--rank", str(rank), "--address", address
+                ])  # fmt: skip
+            kept = arguments.output_dir or Path(temporary)
+            for number, lag in enumerate(lags * arguments.repeats):
+                directory = kept / f"{arguments.algorithm}-lag-{lag}-{number + 1}"
+                code = measure(arguments, link, partial(training, arguments, lag, directory=directory))
+                if code:
+                    return code
+                report(arguments, lag, directory)
+            return 0
     finally:
         if link is not None:
             link.close()
+
+
+def measure(arguments: argparse.Namespace, link: Link | None, command: Callable[..., list[str]]) -> int:
+    """Starts all nodes, each on cores of its own, and waits for them."""
+    address, started = "10.78.0.1" if link else "127.0.0.1", []
+    for rank in range(arguments.nodes):
+        host = ["ip", "netns", "exec", link.hosts[rank]] if link else []
+        bind = partial(os.sched_setaffinity, 0, own_cores(rank, arguments.nodes))
+        started.append(subprocess.Popen([*host, *command(rank=rank, address=address)], preexec_fn=bind))
+    return max(process.wait() for process in started)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,95 @@
+"""Tell from a trace (`--trace`) how long each phase took and what share of it the workers had nothing to do.
+
+With a lag the workers collect the next rollout while the coordinator reduces, exchanges and steps: this is
+the figure that shows it. Iterations that warm up are left out.
+"""
+
+import json
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import parallel_ppo.venv  # noqa: E402, F401
+from parallel_ppo.arguments import Parser, run  # noqa: E402
+from parallel_ppo.exits import InputError  # noqa: E402
+
+EXAMPLE = "tools/trace_idle.py runs/parallel-1/trace-1.json"
+COORDINATOR = 0  # the track; workers have the others
+Interval = tuple[float, float]
+
+
+class PhaseIdle(NamedTuple):
+    seconds: float  # of the phase, per iteration
+    idle: float  # share of all workers' time in it
+
+
+def idle_by_phase(path: Path, *, skip: int = 1) -> dict[str, PhaseIdle]:
+    """`skip` iterations are left out at the start; an iteration begins with its phase `collect`."""
+    events = _events(path)
+    workers = sorted({e["tid"] for e in events if e["ph"] == "M"} - {COORDINATOR})
+    phases = [e for e in events if e["ph"] == "X" and e["tid"] == COORDINATOR]
+    starts = [e["ts"] for e in phases if e["name"] == "collect"]
+    if not workers or len(starts) <= skip + 1:
+        raise InputError(f"{path}: holds too few iterations; trace at least {skip + 2}")
+    first, last = starts[skip], starts[-1]  # what was still under way at the end is not written
+    busy = {worker: _union(_tasks(events, worker)) for worker in workers}
+    spent, idle = defaultdict(float), defaultdict(float)
+    for phase in phases:
+        began, ended = phase["ts"], phase["ts"] + phase["dur"]
+        if first <= began < last:
+            spent[phase["name"]] += ended - began
+            for spans in busy.values():
+                idle[phase["name"]] += (ended - began) - _covered(spans, began, ended)
+    iterations = len(starts) - 1 - skip
+    return {
+        name: PhaseIdle(total / 1e6 / iterations, idle[name] / (total * len(workers)))
+        for name, total in spent.items()
+        if total
+    }
+
+
+def _events(path: Path) -> list[dict[str, Any]]:
+    try:
+        return json.loads(path.read_text())["traceEvents"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path}: expected the file of a run with --trace ({error})") from None
+
+
+def _tasks(events: Iterable[dict[str, Any]], worker: int) -> list[Interval]:
+    """Nothing more urgent is asked of a worker than what interrupts its collect, so the whole of it counts."""
+    return sorted(
+        (e["ts"], e["ts"] + e["dur"]) for e in events if e["tid"] == worker and e.get("cat") == "task"
+    )
+
+
+def _union(spans: Sequence[Interval]) -> list[Interval]:
+    result: list[Interval] = []
+    for began, ended in spans:
+        if result and began <= result[-1][1]:
+            result[-1] = result[-1][0], max(ended, result[-1][1])
+        else:
+            result.append((began, ended))
+    return result
+
+
+def _covered(spans: Sequence[Interval], began: float, ended: float) -> float:
+    return sum(max(0.0, min(ended, until) - max(began, since)) for since, until in spans)
+
+
+def main() -> int:
+    parser = Parser(description=str(__doc__), examples=[EXAMPLE], quiet=False)
+    parser.add_argument("trace", type=Path, metavar="TRACE")
+    parser.add_argument("--skip", type=int, default=1, help="iterations that warm up (default: %(default)s)")
+    arguments = parser.parse_args()
+    for name, found in idle_by_phase(arguments.trace, skip=arguments.skip).items():
+        print(f"{name:12} {found.seconds:9.4f} s per iteration, workers idle {100 * found.idle:5.1f} %")
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)
