@@ -41,7 +41,7 @@ COMMON_FLAGS: Flags = {
     "--batch-size": ("training.batch_size", whole_number, "samples of a minibatch"),
     "--learning-rate": ("training.learning_rate", number, "the optimizer's step size"),
     "--policy": ("training.policy", str,
-    "auto, impala, nature, small_image, mlp, or a network of your own as module:Class"),
+    "auto, impala, impoola, nature, small_image, mlp, or a network of your own as module:Class"),
     "--seed": ("training.seed", whole_number, "decides, with the learning settings, what is learned"),
 }  # fmt: skip
 PARALLEL_FLAGS: Flags = {

@@ -71,7 +71,7 @@ def build_parser() -> Parser:
         dest="training.policy",
         default=argparse.SUPPRESS,
         metavar="POLICY",
-        help="impala, nature, small_image, mlp or auto",
+        help="impala, impoola, nature, small_image, mlp or auto",
     )
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other setting")
     add(

@@ -1,3 +1,3 @@
-"""Compute kernels in C for exactly the layer shapes of the IMPALA CNN on 64x64 images and of the Nature CNN on
+"""Compute kernels in C for exactly the layer shapes of the IMPALA CNN and Impoola on 64x64 images and of the Nature CNN on
 64x64 and 84x84 images, compiled at set-up; torch is the fallback and the reference.
 """

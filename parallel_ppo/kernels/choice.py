@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from parallel_ppo.kernels.build import VARIANTS, BuildError, load
+from parallel_ppo.settings.networks import listed
 
 MAX_CHANNELS = 12
 
@@ -23,6 +24,7 @@ class Kernels(NamedTuple):
 
 KERNELS = {
     ("impala", 64): Kernels("impala", 2048, 256),
+    ("impoola", 64): Kernels("impoola", 32, 256),
     ("nature", 64): Kernels("nature64", 1024, 512),
     ("nature", 84): Kernels("nature84", 3136, 512),
 }
@@ -60,7 +62,7 @@ def choose_variant(wanted: str | None = None) -> str:
 def unsuitable(policy: str, shape: Sequence[int]) -> str | None:
     """Why the kernels do not know this network on images of this shape (height, width, channels), or None."""
     if policy not in NETWORKS:
-        return f"the network is {policy}, the kernels know {' and '.join(NETWORKS)}"
+        return f"the network is {policy}, the kernels know {listed(NETWORKS, 'and')}"
     height, width, channels = shape
     if height != width or (policy, height) not in KERNELS:
         known = " and ".join(f"{side}x{side}" for network, side in KERNELS if network == policy)

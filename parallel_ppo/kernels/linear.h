@@ -61,9 +61,15 @@ static void transpose(const float *in, int rows, int columns, size_t in_row, flo
                 for (int j = r; j < r + 8 && j < rows; j++) out[i * out_row + j] = in[j * in_row + i];
 }
 
-enum { TERMS = 128, PANEL = 64 }; /* samples and inputs that stay in the first-level cache while all outputs pass */
+enum { TERMS = 128, PANEL = FLAT < 64 ? FLAT : 64 }; /* samples and inputs that stay in the first-level cache while all outputs pass */
 
-/* flat is [samples][2048]; x_transposed and z_transposed are scratch */
+/* Floats of x_transposed below. */
+INLINE size_t linear_scratch(int samples) {
+    const size_t widest = (size_t)(FLAT > FEATURES ? FLAT : FEATURES) * padded(samples);
+    return widest > TERMS * PANEL ? widest : TERMS * PANEL;
+}
+
+/* flat is [samples][FLAT]; x_transposed and z_transposed are scratch */
 static void linear_forward(const float *flat, int samples, const float *w, const float *bias, float *x_transposed, float *z_transposed,
                            float *features) {
     const int lanes = padded(samples);
@@ -78,7 +84,7 @@ static void linear_forward(const float *flat, int samples, const float *w, const
     }
 }
 
-/* dx is [samples][2048], already through the ReLU before the layer; x_transposed and z_transposed are scratch */
+/* dx is [samples][FLAT], already through the ReLU before the layer; x_transposed and z_transposed are scratch */
 static void linear_backward(const float *flat, int samples, const float *w, const float *features, const float *dfeatures,
                             float *x_transposed, float *z_transposed, float *dw, float *db, float *dx) {
     const int lanes = padded(samples);

@@ -1,4 +1,4 @@
-"""The IMPALA-CNN of the Procgen paper: three blocks of 16, 32 and 32 channels, 256 features."""
+"""The IMPALA-CNN of the Procgen paper (three blocks of 16, 32 and 32 channels, 256 features), and Impoola."""
 
 from torch import Tensor, nn
 from torch.nn import functional
@@ -28,15 +28,26 @@ class Block(nn.Module):
 
 
 class Impala(nn.Module):
-    def __init__(self, height: int, width: int, channels: int) -> None:
+    averages = False
+
+    def __init__(self, height: int, width: int, channels: int, factor: float = 1.0) -> None:
+        """`factor` times as many channels in every block."""
         super().__init__()
+        scaled = [max(1, round(factor * number)) for number in CHANNELS]
         self.blocks = nn.Sequential(
-            *(Block(before, after) for before, after in zip((channels, *CHANNELS), CHANNELS, strict=False))
+            *(Block(before, after) for before, after in zip((channels, *scaled), scaled, strict=False))
         )
         for _ in CHANNELS:
             height, width = (height + 1) // 2, (width + 1) // 2
-        self.project = nn.Linear(height * width * CHANNELS[-1], FEATURES)
+        self.project = nn.Linear(scaled[-1] * (1 if self.averages else height * width), FEATURES)
         self.num_features = FEATURES
 
     def forward(self, x: Tensor) -> Tensor:
-        return functional.relu(self.project(functional.relu(self.blocks(x)).flatten(1)))
+        x = functional.relu(self.blocks(x))
+        return functional.relu(self.project(x.mean((2, 3)) if self.averages else x.flatten(1)))
+
+
+class Impoola(Impala):
+    """Reads the mean of each channel of the last block: with a sixth of the parameters."""
+
+    averages = True

@@ -62,6 +62,8 @@ def _trunk(kind: NetworkKind, settings: Settings, spec: EnvSpec) -> Any:
     hidden = list(settings.training.hidden_sizes)
     is_own = kind.initial == "own"
     make = maker(kind.trunk) if is_own else getattr(importlib.import_module(module), name)
+    if kind.has_width:
+        make = functools.partial(make, factor=settings.training.width)
     if kind.reads == "vectors":
         return make(spec.observation_shape[0], hidden)
     if spec.parts:

@@ -13,11 +13,13 @@ class NetworkKind(NamedTuple):
     initial: Literal["orthogonal", "fan_in", "own"]  # its weights are drawn so; own: by its constructor
     separate_value_trunk: bool = False
     smallest_image: int = 1  # pixels; below it the last layer has nothing to read
+    has_width: bool = False  # `training.width` scales its channels
     default_lane: int | None = 64  # samples of a lane; None: all of a slice's samples in a minibatch
 
 
 NETWORKS = {
-    "impala": NetworkKind("parallel_ppo.policies.impala:Impala", "images", "fan_in"),
+    "impala": NetworkKind("parallel_ppo.policies.impala:Impala", "images", "fan_in", has_width=True),
+    "impoola": NetworkKind("parallel_ppo.policies.impala:Impoola", "images", "fan_in", has_width=True),
     "nature": NetworkKind("parallel_ppo.policies.nature:Nature", "images", "orthogonal", smallest_image=36),
     "small_image": NetworkKind("parallel_ppo.policies.small_image:SmallImage", "images", "orthogonal"),
     "mlp": NetworkKind("parallel_ppo.policies.mlp:Mlp", "vectors", "orthogonal", True, default_lane=None),
@@ -50,5 +52,10 @@ def checked_policy(policy: str) -> str:
 
 
 def that_read(what: str) -> str:
-    """For messages: `impala or nature or small_image`."""
-    return " or ".join(name for name, kind in NETWORKS.items() if kind.reads == what)
+    """For messages: `impala, nature or small_image`."""
+    return listed([name for name, kind in NETWORKS.items() if kind.reads == what], "or")
+
+
+def listed(names: Sequence[str], last: str) -> str:
+    """For messages: `a, b and c`."""
+    return f" {last} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

@@ -79,6 +79,7 @@ class TrainingSettings(Section):
     lane_samples: Positive | None = None
     policy: Annotated[str, AfterValidator(checked_policy)] = "auto"
     hidden_sizes: Annotated[list[Annotated[int, Field(ge=1, le=65536)]], Field(max_length=64)] = [64, 64]
+    width: Annotated[float, Field(gt=0, le=32)] = 1.0
     kernels: Literal["auto", "torch", "native"] = "auto"
     learning_rate: PositiveFloat = 5e-4
     learning_rate_schedule: Literal["constant", "linear"] = "constant"

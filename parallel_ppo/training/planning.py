@@ -200,6 +200,8 @@ def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
             f"training.policy: {name} needs images of at least {kind.smallest_image} x {kind.smallest_image},"
             f" {settings.env.id} has {', '.join(map(str, images))}; use auto or a resize wrapper"
         )
+    if settings.training.width != 1 and not kind.has_width:
+        raise InputError(f"training.width: is for impala and impoola, the network is {name}; remove it")
     if settings.training.normalize_observations and not spec.vector_shape:
         raise InputError(
             "training.normalize_observations: is for vector observations; images are scaled by 1/255"
@@ -238,6 +240,8 @@ def resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
     reason: str | None = "the observation has several parts"
     if not spec.parts:
         reason = unusable(settings.training.policy, spec.observation_shape)
+    if settings.training.width != 1:
+        reason = f"the network is {settings.training.width:g} times as wide as the kernels know it"
     if reason is None:
         return settings.changed("training", kernels="native")
     if settings.training.kernels == "native":

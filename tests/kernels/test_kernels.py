@@ -35,7 +35,7 @@ from parallel_ppo.workers.worker import Worker
 
 USABLE = [variant for variant in building.VARIANTS if available(variant)[0]]
 needs_kernels = pytest.mark.skipif(not USABLE, reason=f"no kernels here: {available()[1]}")
-both_networks = pytest.mark.parametrize("network", NETWORKS)
+each_network = pytest.mark.parametrize("network", NETWORKS)
 Case = tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]
 
 
@@ -65,7 +65,8 @@ def plain_trunk(network: str, observation: torch.Tensor, parameters: list[torch.
             x = functional.max_pool2d(convolution(x), kernel_size=3, stride=2, padding=1)
             for _ in range(2):
                 x = x + convolution(torch.relu(convolution(torch.relu(x))))
-        flat = torch.relu(x).flatten(1)
+        x = torch.relu(x)
+        flat = x.mean((2, 3)) if network == "impoola" else x.flatten(1)
     return torch.relu(functional.linear(flat, next(remaining), next(remaining)))
 
 
@@ -129,7 +130,7 @@ def all_equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
 
 
 @needs_kernels
-@both_networks
+@each_network
 def test_parameters_are_those_of_the_module(network: str) -> None:
     settings = load_settings(file=None, flags={"env.id": "coinrun", "training.policy": network})
     trunk = Policy(settings, SPEC).trunk
@@ -137,7 +138,7 @@ def test_parameters_are_those_of_the_module(network: str) -> None:
 
 
 @needs_kernels
-@both_networks
+@each_network
 @pytest.mark.parametrize("variant", USABLE)
 @pytest.mark.parametrize(("num_samples", "channels"), [(1, 3), (7, 3), (8, 1), (3, 4), (2, 12), (70, 3)])
 def test_features_and_gradients_equal_the_plain_formulation(
@@ -145,7 +146,7 @@ def test_features_and_gradients_equal_the_plain_formulation(
 ) -> None:
     results = native_result(network, make_case(network, num_samples, channels), variant)
     truths = plain_result_of_case(network, num_samples, channels)
-    assert len(results) == len(truths) == {"impala": 33, "nature": 9}[network]
+    assert len(results) == len(truths) == {"impala": 33, "impoola": 33, "nature": 9}[network]
     for place, (result, truth) in enumerate(zip(results, truths, strict=True)):
         assert relative_error(result, truth) < 3e-5, place
 
@@ -161,7 +162,7 @@ def test_nature_on_larger_images_equals_the_plain_formulation(num_samples: int, 
 
 
 @needs_kernels
-@both_networks
+@each_network
 def test_the_error_is_of_the_size_of_torch_own(network: str) -> None:
     case = make_case(network, 16)
     observation, parameters, gradient = case
@@ -184,7 +185,7 @@ def test_flat_images_choose_the_first_of_equal_pixels() -> None:
 
 
 @needs_kernels
-@both_networks
+@each_network
 @pytest.mark.skipif(len(USABLE) < 2, reason="one instruction set only")
 @pytest.mark.parametrize("num_samples", [1, 20])
 def test_instruction_sets_give_the_same_bits(network: str, num_samples: int) -> None:
@@ -193,7 +194,7 @@ def test_instruction_sets_give_the_same_bits(network: str, num_samples: int) -> 
 
 
 @needs_kernels
-@both_networks
+@each_network
 def test_same_bits_on_every_call_and_after_other_sizes(network: str) -> None:
     native = NativeTrunk(network, 3)
     first = run_native(native, make_case(network, 9))
@@ -203,7 +204,7 @@ def test_same_bits_on_every_call_and_after_other_sizes(network: str) -> None:
 
 
 @needs_kernels
-@both_networks
+@each_network
 def test_inference_gives_the_bits_of_training_and_ignores_the_rest_of_the_batch(network: str) -> None:
     observation, parameters, _ = make_case(network, 20)
     native = NativeTrunk(network, 3)
@@ -214,7 +215,7 @@ def test_inference_gives_the_bits_of_training_and_ignores_the_rest_of_the_batch(
 
 
 @needs_kernels
-@both_networks
+@each_network
 def test_two_forwards_before_their_backwards(network: str) -> None:
     native = NativeTrunk(network, 3)
     observations = [make_case(network, 6, seed=seed)[0] for seed in (1, 2)]
@@ -228,7 +229,7 @@ def test_two_forwards_before_their_backwards(network: str) -> None:
 
 
 @needs_kernels
-@both_networks
+@each_network
 def test_a_nan_is_not_hidden(network: str) -> None:
     case = make_case(network, 2)
     case[1][0][3] = float("nan")
@@ -251,7 +252,7 @@ def digest_of(network: str) -> str:
 
 
 @needs_kernels
-@both_networks
+@each_network
 @pytest.mark.multiprocess
 def test_same_bits_in_every_process(network: str) -> None:
     script = HASH_SCRIPT.format(tests=str(Path(__file__).parent), network=network)
@@ -419,14 +420,14 @@ def test_an_unknown_variant_is_refused() -> None:
         ("impala", (84, 84, 3), "images are 84x84, the kernels of impala know 64x64"),
         ("nature", (96, 96, 3), "images are 96x96, the kernels of nature know 64x64 and 84x84"),
         ("nature", (64, 64, 13), "13 image channels"),
-        ("mlp", (4,), "the network is mlp, the kernels know impala and nature"),
+        ("mlp", (4,), "the network is mlp, the kernels know impala, impoola and nature"),
     ],
 )
 def test_other_networks_are_left_to_torch(policy: str, shape: tuple[int, ...], reason: str) -> None:
     assert reason in str(unsuitable(policy, shape))
 
 
-@both_networks
+@each_network
 def test_the_networks_of_procgen_are_known(network: str) -> None:
     assert unsuitable(network, SPEC.observation_shape) is None
 
@@ -483,7 +484,7 @@ def test_heads_give_the_same_bits_with_every_instruction_set(monkeypatch: pytest
 
 
 @needs_kernels
-@both_networks
+@each_network
 def test_a_workers_lane_gradient_is_that_of_the_plain_formulation(network: str) -> None:
     """Also in the next minibatch, with other parameters: the weights must have been packed anew."""
     workers = {}

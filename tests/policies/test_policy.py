@@ -5,17 +5,19 @@ import pytest
 import torch
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
+from parallel_ppo.exits import InputError
 from parallel_ppo.policies import parameters
 from parallel_ppo.policies.parameters import ALIGNMENT, bind, initialise, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy, Preparation
 from parallel_ppo.policies.small_image import SmallImage
 from parallel_ppo.settings.networks import automatic
+from parallel_ppo.training.planning import resolve_kernels, resolve_policy
 from tests.conftest import small_settings
 
 IMAGE = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), 0)
 VECTOR = EnvSpec((4,), "float32", ActionSpec("categorical", (2,)), 0)
 GRID = EnvSpec((7, 7, 3), "uint8", ActionSpec("categorical", (7,)), 0)
-SPECS = {"impala": IMAGE, "nature": IMAGE, "small_image": GRID, "mlp": VECTOR}
+SPECS = {"impala": IMAGE, "impoola": IMAGE, "nature": IMAGE, "small_image": GRID, "mlp": VECTOR}
 
 
 def build(kind: str, seed: int = 1) -> tuple[Policy, torch.Tensor]:
@@ -48,6 +50,32 @@ def test_parameters_live_in_the_flat_vector(kind: str) -> None:
 def test_impala_has_the_published_size() -> None:
     policy, _ = build("impala")
     assert sum(parameter.numel() for parameter in policy.parameters()) == 626_256
+
+
+def test_impoola_reads_means_of_channels() -> None:
+    policy, _ = build("impoola")
+    assert sum(parameter.numel() for parameter in policy.parameters()) == 626_256 - (2048 - 32) * 256
+    images = torch.rand(2, 3, 64, 64)
+    channels = policy.trunk.blocks(images).clamp(min=0).flatten(2).sum(2) / 64
+    torch.testing.assert_close(policy.trunk(images), policy.trunk.project(channels).clamp(min=0))
+
+
+@pytest.mark.parametrize("kind", ["impala", "impoola"])
+def test_a_width_scales_the_channels(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = resolve_policy(small_settings("coinrun", kind, training__width=1.5), IMAGE)
+    trunk = Policy(settings, IMAGE).trunk
+    assert [block.entry.out_channels for block in trunk.blocks] == [24, 48, 48]
+    assert trunk(torch.rand(2, 3, 64, 64)).shape == (2, 256)
+    assert resolve_kernels(settings, IMAGE).training.kernels == "torch"
+    assert "the network is 1.5 times as wide as the kernels know it" in capsys.readouterr().err
+
+
+def test_a_width_is_refused_where_nothing_is_scaled() -> None:
+    with pytest.raises(InputError, match=r"training.width: is for impala and impoola, the network is nature"):
+        resolve_policy(small_settings("coinrun", "nature", training__width=2.0), IMAGE)
+    settings = small_settings("coinrun", "impoola", training__width=2.0, training__kernels="native")
+    with pytest.raises(InputError, match=r"training.kernels: native cannot be used here .*2 times as wide"):
+        resolve_kernels(settings, IMAGE)
 
 
 @pytest.mark.parametrize("kind", SPECS)
