@@ -76,7 +76,12 @@ def level_set_settings(settings: Settings, level_set: str, iteration: int, num_e
     start_level, num_levels = level_range(settings.env, level_set)
     seed = integer_seed(settings.training.seed, f"evaluation {level_set}", iteration)
     return settings.changed(
-        "env", num_envs=num_envs, slice_envs=num_envs, start_level=start_level, num_levels=num_levels
+        "env",
+        num_envs=num_envs,
+        slice_envs=num_envs,
+        start_level=start_level,
+        num_levels=num_levels,
+        level_sampler="uniform",
     ).changed("training", seed=seed, algorithm="ppo", num_actors=None, lag=0)
 
 
