@@ -40,6 +40,10 @@ class Statistics(NamedTuple):
     approx_kl: Any = 0.0
     clipped: Any = 0.0
     augmentation_loss: Any = 0.0  # of DrAC; part of `loss` already
+    intrinsic_value_loss: Any = 0.0  # of curiosity, as are the next
+    predictor_loss: Any = 0.0
+    inverse_loss: Any = 0.0
+    forward_loss: Any = 0.0
 
 
 class Sampled(NamedTuple):
@@ -65,6 +69,7 @@ class Rollout(Protocol):
     log_prob: np.ndarray
     learner_value: np.ndarray  # only of algorithms that revalue, as is the next
     learner_log_prob: np.ndarray
+    bonus: np.ndarray  # what curiosity adds to the rewards; empty where it adds nothing
 
 
 class Algorithm(NamedTuple):
@@ -81,7 +86,7 @@ def differentiate(
 ) -> tuple[OutputGradient, Statistics]:
     """The loss's derivatives in the outputs, and its sums as numbers."""
     if network.takes_loss_gradient and algorithm.loss_gradient is not None:
-        return algorithm.loss_gradient(output, sampled)
+        return _with_intrinsic_value(output, sampled, *algorithm.loss_gradient(output, sampled))
     with torch.enable_grad():
         action, value = output.action.detach().requires_grad_(), output.value.detach().requires_grad_()
         log_std = None if output.log_std is None else output.log_std.detach().requires_grad_()
@@ -89,6 +94,20 @@ def differentiate(
         leaves = [action, value] if log_std is None else [action, value, log_std]
         by_action, by_value, *rest = torch.autograd.grad(statistics.loss, leaves, materialize_grads=True)
     gradient = OutputGradient(by_action, rest[0] if rest else None, by_value)
-    return gradient, Statistics(
+    found = Statistics(
         *(float(number.detach()) if isinstance(number, Tensor) else number for number in statistics)
+    )
+    return _with_intrinsic_value(output, sampled, gradient, found)
+
+
+def _with_intrinsic_value(
+    output: Output, sampled: Sampled, gradient: OutputGradient, statistics: Statistics
+) -> tuple[OutputGradient, Statistics]:
+    """Half the squared error of curiosity's value, beside that of any algorithm."""
+    if output.intrinsic_value is None:
+        return gradient, statistics
+    error = output.intrinsic_value.detach() - sampled.batch["intrinsic_return"]
+    loss, weight = 0.5 * float(error.square().sum()), sampled.training.value_coef / sampled.batch_size
+    return gradient._replace(intrinsic_value=error * weight), statistics._replace(
+        loss=statistics.loss + weight * loss, intrinsic_value_loss=loss
     )

@@ -51,6 +51,8 @@ def regularised(
     log_std = None if output.log_std is None else output.log_std.detach()
     halves = zip(output.action.detach().chunk(2), output.value.detach().chunk(2), strict=True)
     own, augmented = (Output(action, log_std, value) for action, value in halves)
+    if output.intrinsic_value is not None:  # curiosity's is not regularised
+        own = own._replace(intrinsic_value=output.intrinsic_value.detach().chunk(2)[0])
     gradient, statistics = differentiate(algorithm, network, own, sampled)
     between, error = divergence(sampled.action, own, augmented), augmented.value - own.value
     weight = sampled.training.augmentation_coef / sampled.batch_size
@@ -63,4 +65,7 @@ def regularised(
         by_log_std,
         torch.cat([gradient.value, weight * error]),
     )
+    if gradient.intrinsic_value is not None:
+        by_intrinsic = torch.cat([gradient.intrinsic_value, torch.zeros_like(gradient.intrinsic_value)])
+        both = both._replace(intrinsic_value=by_intrinsic)
     return both, statistics._replace(loss=statistics.loss + weight * total, augmentation_loss=total)

@@ -37,6 +37,20 @@ class Moments(NamedTuple):
         return self.squares / max(self.num, 1.0)
 
 
+def moment_arrays(prefix: str, moments: Moments) -> dict[str, np.ndarray]:
+    return {
+        f"{prefix}.count": np.array(moments.num),
+        f"{prefix}.mean": np.array(moments.mean),
+        f"{prefix}.squares": np.array(moments.squares),
+    }
+
+
+def moments_of(prefix: str, arrays: dict[str, np.ndarray]) -> Moments:
+    return Moments(
+        float(arrays[f"{prefix}.count"]), arrays[f"{prefix}.mean"].copy(), arrays[f"{prefix}.squares"].copy()
+    )
+
+
 EPSILON = 1e-8
 
 
@@ -58,3 +72,10 @@ class RewardNormalizer:
             self.running = np.where(episode_start[t + 1], 0.0, self.running)
         self.moments = self.moments.merged(Moments.of(returns.reshape(-1)))
         return np.clip(reward / np.sqrt(self.moments.variance + EPSILON), -clip, clip).astype(np.float32)
+
+
+def explained_variance(*, value: np.ndarray, target_return: np.ndarray) -> float:
+    variance = float(np.var(target_return, dtype=np.float64))
+    if variance == 0:
+        return 0.0
+    return 1 - float(np.var(target_return.astype(np.float64) - value)) / variance

@@ -31,6 +31,12 @@ def targets(rollout: Rollout, rewards: RewardNormalizer, training: TrainingSetti
 
 
 def scaled_rewards(rollout: Rollout, rewards: RewardNormalizer, training: TrainingSettings) -> np.ndarray:
+    """With curiosity's bonus, where it is added to the rewards."""
+    reward = _own_rewards(rollout, rewards, training)
+    return reward + rollout.bonus if rollout.bonus.size else reward
+
+
+def _own_rewards(rollout: Rollout, rewards: RewardNormalizer, training: TrainingSettings) -> np.ndarray:
     """Divided by the running deviation of the return where that is wanted, and clipped."""
     if training.normalize_rewards:
         return rewards.scale(rollout.reward, rollout.episode_start, training.reward_clip)

@@ -32,6 +32,7 @@ COMMON_FLAGS: Flags = {
     "--env": ("env.id", str,
     "a Procgen game (coinrun, procgen-coinrun-v0, procgen:procgen-coinrun-v0) or a Gymnasium id"),
     "--algorithm": ("training.algorithm", str, "ppo (the default), a2c, a3c, impala or appo"),
+    "--curiosity": ("curiosity.kind", str, "none (the default), rnd, icm or ngu"),
     "--num-envs": ("env.num_envs", whole_number, "environments in total"),
     "--num-levels": ("env.num_levels", whole_number, "Procgen: number of training levels, 0 for all"),
     "--start-level": ("env.start_level", whole_number, "Procgen: first level"),

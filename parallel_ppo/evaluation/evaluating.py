@@ -45,7 +45,7 @@ def play_on_workers(
         fork_server = ForkServer(settings, policy.spec)
         stack.callback(fork_server.close)
         memory = Memory(settings, policy.spec, len(policy.filled.parameters))
-        memory.parameters[:] = policy.filled.parameters
+        memory.parameters[: len(policy.filled.parameters)] = policy.filled.parameters
         memory.observation_mean[...] = policy.filled.observation_mean
         memory.observation_scale[...] = policy.filled.observation_scale
         memory.evaluation.fill(np.nan)

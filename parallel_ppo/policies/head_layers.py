@@ -4,12 +4,20 @@ no autograd.
 B samples, F features, K action outputs.
 """
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from parallel_ppo.policies.network import Output, OutputGradient
 from parallel_ppo.policies.parameters import views
 from parallel_ppo.policies.policy import Policy
+
+
+def value_rows(gradient: OutputGradient) -> Tensor:
+    """[V, B]: of the value, and of curiosity's where there is one."""
+    if gradient.intrinsic_value is None:
+        return gradient.value.unsqueeze(0)
+    return torch.stack((gradient.value, gradient.intrinsic_value))
 
 
 class HeadLayers:
@@ -22,15 +30,29 @@ class HeadLayers:
 
     def outputs(self, features: Tensor, value_features: Tensor) -> Output:
         action = torch.addmm(self.action_bias, features, self.action_transposed)
-        value = torch.addmm(self.value_bias, value_features, self.value_transposed).squeeze(1)
-        return Output(action, self.log_std, value)
+        values = torch.addmm(self.value_bias, value_features, self.value_transposed)
+        return Output(action, self.log_std, *values.unbind(1))
+
+    def intrinsic_value(self, features: Tensor) -> np.ndarray | None:
+        """Of a few samples; None where there is one value only."""
+        if len(self.value_bias) == 1:
+            return None
+        return torch.addmv(self.value_bias[1], features, self.value_weight[1]).numpy()
+
+    def value_slope(self, gradient: OutputGradient, out: Tensor) -> None:
+        """The derivative in the features that the values are read from."""
+        if gradient.intrinsic_value is None:
+            torch.mul(gradient.value.unsqueeze(1), self.value_weight, out=out)
+        else:
+            torch.mm(value_rows(gradient).t(), self.value_weight, out=out)
 
     def write_gradients(self, gradient: OutputGradient, features: Tensor, value_features: Tensor) -> None:
         """Into this vector, from the features that the heads read."""
         torch.mm(gradient.action.t(), features, out=self.action_weight)
         torch.sum(gradient.action, 0, out=self.action_bias)
-        torch.mm(gradient.value.unsqueeze(0), value_features, out=self.value_weight)
-        torch.sum(gradient.value.unsqueeze(1), 0, out=self.value_bias)
+        values = value_rows(gradient)
+        torch.mm(values, value_features, out=self.value_weight)
+        torch.sum(values.t(), 0, out=self.value_bias)
         if self.log_std is not None:
             assert gradient.log_std is not None
             self.log_std.copy_(gradient.log_std)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from parallel_ppo.kernels.native import NativeHeads, NativeTrunk
 from parallel_ppo.policies import heads
-from parallel_ppo.policies.head_layers import HeadLayers
-from parallel_ppo.policies.network import Acted, Output, OutputGradient
+from parallel_ppo.policies.head_layers import HeadLayers, value_rows
+from parallel_ppo.policies.network import Acted, Output, OutputGradient, values_of
 from parallel_ppo.policies.parameters import views
 from parallel_ppo.policies.policy import Policy
 
@@ -58,10 +58,10 @@ class NativeCnn:
     def act(self, observation: Tensor, noise: np.ndarray) -> Acted:
         features = self.native.features(observation)
         if self.fast_heads is not None:
-            return Acted(*self.fast_heads.act(features, noise))
+            return Acted(*self.fast_heads.act(features, noise), self.heads.intrinsic_value(features))
         output = self.heads.outputs(features, features)
         action, log_prob = heads.act(self.policy.spec.action, output.action, output.log_std, noise)
-        return Acted(action, log_prob, output.value.numpy())
+        return Acted(action, log_prob, *values_of(output))
 
     def infer(self, observation: Tensor) -> Output:
         features = self.native.features(observation)
@@ -77,7 +77,7 @@ class NativeCnn:
         features = self.kept.features
         into.heads.write_gradients(gradient, features, features)
         by_features = torch.mm(gradient.action, self.heads.action_weight)
-        by_features.addmm_(gradient.value.unsqueeze(1), self.heads.value_weight)
+        by_features.addmm_(value_rows(gradient).t(), self.heads.value_weight)
         self.native.backward(*self.kept, by_features, into.trunk)
         self.kept = None
 

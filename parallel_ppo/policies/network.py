@@ -19,6 +19,7 @@ class Output(NamedTuple):
     action: Tensor  # [B, K] logits, or means
     log_std: Tensor | None  # [K] of a Gaussian head
     value: Tensor  # [B]
+    intrinsic_value: Tensor | None = None  # [B] of curiosity's rewards, where they have a value head
 
 
 OutputGradient = Output
@@ -28,6 +29,11 @@ class Acted(NamedTuple):
     action: np.ndarray  # [B, A]
     log_prob: np.ndarray  # [B]
     value: np.ndarray  # [B]
+    intrinsic_value: np.ndarray | None = None  # [B]
+
+
+def values_of(output: Output) -> list[np.ndarray]:
+    return [value.numpy() for value in (output.value, output.intrinsic_value) if value is not None]
 
 
 class Network(Protocol):

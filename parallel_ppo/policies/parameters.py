@@ -70,14 +70,14 @@ def initialise(policy: Policy, flat: Tensor, seed: int) -> None:
             view.copy_(torch.from_numpy(draws.uniform(-bound, bound, view.shape).astype(np.float32)))
         elif name.endswith("weight"):
             gain = HEAD_GAINS.get(name, math.sqrt(2))
-            view.copy_(torch.from_numpy(_orthogonal(tuple(view.shape), gain, draws)))
+            view.copy_(torch.from_numpy(orthogonal(tuple(view.shape), gain, draws)))
 
 
 def _fan_in(policy: Policy, name: str) -> int:
     return policy.get_parameter(name)[0].numel()
 
 
-def _orthogonal(shape: tuple[int, ...], gain: float, draws: np.random.Generator) -> np.ndarray:
+def orthogonal(shape: tuple[int, ...], gain: float, draws: np.random.Generator) -> np.ndarray:
     rows, columns = shape[0], int(np.prod(shape[1:]))
     normal = draws.standard_normal((max(rows, columns), min(rows, columns)))
     if normal.size > LARGE:  # the same matrix but for its last digits, much sooner

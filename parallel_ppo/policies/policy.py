@@ -26,7 +26,7 @@ class Policy(nn.Module):
         self.trunk = self.new_trunk()
         self.value_trunk = self.new_trunk() if self.kind.separate_value_trunk else None
         self.action_head = nn.Linear(self.trunk.num_features, heads.num_outputs(spec.action))
-        self.value_head = nn.Linear(self.trunk.num_features, 1)
+        self.value_head = nn.Linear(self.trunk.num_features, settings.curiosity.num_values)
         is_gaussian = spec.action.kind == "gaussian"
         self.log_std = nn.Parameter(torch.zeros(spec.action.sizes[0])) if is_gaussian else None
 
@@ -34,7 +34,8 @@ class Policy(nn.Module):
         """`observation` as `Actor.prepare` returns it."""
         features = self.trunk(observation)
         value_features = features if self.value_trunk is None else self.value_trunk(observation)
-        return Output(self.action_head(features), self.log_std, self.value_head(value_features).squeeze(1))
+        values = self.value_head(value_features)
+        return Output(self.action_head(features), self.log_std, *values.unbind(1))
 
     def draws_by_fan_in(self, name: str) -> bool:
         """Of a mixed trunk, only the images' networks are drawn as their kind says."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.head_layers import HeadLayers
-from parallel_ppo.policies.network import Acted, Output, OutputGradient
+from parallel_ppo.policies.network import Acted, Output, OutputGradient, values_of
 from parallel_ppo.policies.parameters import views
 from parallel_ppo.policies.policy import Policy
 
@@ -54,7 +54,7 @@ class StackedMlp:
     def act(self, observation: Tensor, noise: np.ndarray) -> Acted:
         output = self.infer(observation)
         action, log_prob = heads.act(self.policy.spec.action, output.action, output.log_std, noise)
-        return Acted(action, log_prob, output.value.numpy())
+        return Acted(action, log_prob, *values_of(output))
 
     def infer(self, observation: Tensor) -> Output:
         return self.at.heads.outputs(*self._hidden(observation)[-1].unbind())
@@ -76,7 +76,7 @@ class StackedMlp:
         slope = torch.empty_like(layers[-1])
         if self.transposed:
             torch.mm(gradient.action, heads_at.action_weight, out=slope[0])
-            torch.mul(gradient.value.unsqueeze(1), heads_at.value_weight, out=slope[1])
+            heads_at.value_slope(gradient, out=slope[1])
         for index in range(len(self.transposed) - 1, -1, -1):
             slope = torch.ops.aten.tanh_backward(slope, layers[index + 1])
             torch.bmm(slope.transpose(1, 2), layers[index], out=into.weights[index])

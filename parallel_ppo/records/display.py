@@ -182,7 +182,7 @@ class LiveDisplay:
     def _render(self) -> Group:
         share, left = self.progress()
         eta = "-" if left is None else duration_text(left)
-        done = f" {self.share_collected():.0%}" if self.phase_name == "collect" else ""
+        done = f" {self.share_collected():.0%}" if self.phase_name in ("collect", "warm-up") else ""
         doing = f"{self.phase_name}{done} {time.monotonic() - self.phase_since:.0f}s"
         head = Table.grid(padding=(0, 1))
         head.add_row(ProgressBar(total=1.0, completed=share, width=30), Text(f"{share:.0%}", style="bold"),

@@ -17,6 +17,8 @@ from pydantic import ValidationError
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings import env_names
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
+from parallel_ppo.settings.curiosity import ALGORITHMS as CURIOUS_ALGORITHMS
+from parallel_ppo.settings.curiosity import curiosity_defaults
 from parallel_ppo.settings.networks import network_kind, that_read
 from parallel_ppo.settings.schema import (
     LEVEL_SAMPLING,
@@ -46,6 +48,7 @@ def load_settings(
         for section, values in layer.items():
             _merge(merged.setdefault(section, {}), values)
     _fill_in_algorithm(merged)
+    _fill_in_curiosity(merged)
     try:
         settings = Settings.model_validate(merged)
     except ValidationError as error:
@@ -66,6 +69,13 @@ def _fill_in_algorithm(merged: dict[str, dict[str, Any]]) -> None:
         n_steps = training.get("n_steps", TrainingSettings.model_fields["n_steps"].default)
         if type(num_envs) is int and type(n_steps) is int:
             training["batch_size"] = max(1, num_envs * n_steps)
+
+
+def _fill_in_curiosity(merged: dict[str, dict[str, Any]]) -> None:
+    """What the chosen curiosity says where nobody else does."""
+    section = merged.setdefault("curiosity", {})
+    for key, value in curiosity_defaults(str(section.get("kind")), section.get("combine")).items():
+        section.setdefault(key, value)
 
 
 def _merge(below: dict[str, Any], values: dict[str, Any]) -> None:
@@ -292,6 +302,7 @@ def _check(settings: Settings) -> Settings:
         )
     _check_levels(env)
     _check_algorithm(settings)
+    _check_curiosity(settings)
     _check_batch(settings)
     _check_plain(settings)
     if settings.hardware.buffers == "file" and settings.hardware.buffer_directory is None:
@@ -351,6 +362,22 @@ def _check_algorithm(settings: Settings) -> None:
         raise InputError(
             "training.clip_rewards: rewards are normalised, and then clipped by training.reward_clip; "
             "set training.normalize_rewards to false"
+        )
+
+
+def _check_curiosity(settings: Settings) -> None:
+    training, kind = settings.training, settings.curiosity.kind
+    if not settings.curiosity.is_curious:
+        return
+    if training.algorithm not in CURIOUS_ALGORITHMS:
+        raise InputError(
+            f"curiosity.kind: {kind} cannot be used with {training.algorithm}, which learns from samples of"
+            f" older parameters; use {' or '.join(CURIOUS_ALGORITHMS)}, or none"
+        )
+    if training.lag:
+        raise InputError(
+            f"training.lag: is {training.lag}, and {kind} rewards samples with the parameters that are learned;"
+            " remove it, or set curiosity.kind to none"
         )
 
 

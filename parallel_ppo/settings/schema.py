@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from parallel_ppo.arguments import hours
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS, checked_algorithm
 from parallel_ppo.settings.augmentations import checked_augmentation
+from parallel_ppo.settings.curiosity import checked_curiosity
 from parallel_ppo.settings.networks import checked_policy, network_kind
 
 
@@ -112,6 +113,47 @@ class TrainingSettings(Section):
     augmentation_coef: AtLeastZero = 0.1
 
 
+class CuriositySettings(Section):
+    kind: Annotated[str, AfterValidator(checked_curiosity)] = "none"
+    combine: Literal["advantage", "reward"] = "advantage"
+    extrinsic_coef: AtLeastZero = 2.0
+    intrinsic_coef: AtLeastZero = 1.0
+    normalize: bool = True
+    gamma: Fraction = 0.99
+    learning_rate: PositiveFloat = 1e-4
+    max_grad_norm: PositiveFloat = 0.5
+    update_share: Annotated[float, Field(gt=0, le=1)] = 0.25
+    warmup_steps: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**9)] = 8192
+    observation_clip: PositiveFloat = 5.0
+    frame_channels: Positive | None = None
+    num_outputs: Annotated[int, Field(ge=1, le=65536)] | None = None
+    hidden_size: Annotated[int, Field(ge=1, le=65536)] = 128
+    icm_inverse_weight: AtLeastZero = 0.8
+    icm_forward_weight: AtLeastZero = 0.2
+    icm_loss_scale: PositiveFloat = 10.0
+    ngu_embedding: Annotated[int, Field(ge=1, le=65536)] = 32
+    ngu_memory: Annotated[int, Field(ge=1, le=10**9)] = 2048
+    ngu_neighbours: Positive = 10
+    ngu_cluster_distance: AtLeastZero = 0.008
+    ngu_kernel_epsilon: PositiveFloat = 1e-4
+    ngu_constant: PositiveFloat = 0.001
+    ngu_max_similarity: PositiveFloat = 8.0
+    ngu_max_modulation: Annotated[float, Field(ge=1)] = 5.0
+
+    @property
+    def is_curious(self) -> bool:
+        return self.kind != "none"
+
+    @property
+    def has_target(self) -> bool:
+        return self.kind in ("rnd", "ngu")
+
+    @property
+    def num_values(self) -> int:
+        """Outputs of the value head."""
+        return 2 if self.is_curious and self.combine == "advantage" else 1
+
+
 class ParallelSettings(Section):
     num_workers: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
     num_envs_per_worker: Positive | None = None
@@ -164,6 +206,7 @@ class Settings(Section):
 
     env: EnvSettings = EnvSettings()
     training: TrainingSettings = TrainingSettings()
+    curiosity: CuriositySettings = CuriositySettings()
     parallel: ParallelSettings = ParallelSettings()
     hardware: HardwareSettings = HardwareSettings()
     logging: LoggingSettings = LoggingSettings()
@@ -264,6 +307,7 @@ def learning_settings(settings: Settings) -> dict[str, Any]:
     values |= {
         f"training.{k}": v for k, v in settings.training.model_dump().items() if k not in STOP_CONDITIONS
     }
+    values |= {f"curiosity.{key}": value for key, value in settings.curiosity.model_dump().items()}
     values["env.slice_envs"] = settings.shape.slice_envs
     values["training.lane_samples"] = max(settings.shape.lane_sizes)
     values["hardware.num_threads"] = settings.hardware.num_threads

@@ -59,6 +59,7 @@ def read_source(path: Path, *, trust: bool = False) -> Source:
     learned = Settings(
         env=saved.env,
         training=saved.training,
+        curiosity=saved.curiosity,
         hardware=HardwareSettings(num_threads=saved.hardware.num_threads),
     )
     iteration, remainder = divmod(policy.weights.env_steps, saved.shape.steps_per_iteration)

@@ -67,6 +67,7 @@ def _learned(saved: Settings, iterations: int) -> Settings:
     steps = iterations * saved.shape.steps_per_iteration
     return Settings(
         env=saved.env,
+        curiosity=saved.curiosity,
         training=saved.training.model_copy(update={"total_timesteps": steps, "duration": None}),
         hardware=HardwareSettings(num_threads=saved.hardware.num_threads),
         logging=LoggingSettings(tensorboard=False, checkpoint_interval=SELDOM, keep_checkpoints=1),

@@ -24,6 +24,7 @@ def train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Display
     code, reason = ExitCode.DONE, ""
     try:
         with coordinator.cluster.announcing():
+            _warm_up(coordinator)
             reason = coordinator.train()
         if coordinator.budget.failure is not None:
             raise coordinator.budget.failure
@@ -56,6 +57,14 @@ def train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Display
     if limited is not None:
         display.note(f"limited by {limited}")
     return code
+
+
+def _warm_up(coordinator: Coordinator) -> None:
+    """Once per run, before its first iteration."""
+    if coordinator.state.curiosity.needs_warm_up:
+        coordinator.recorder.show("warm-up")
+        coordinator.state.curiosity.warm_up(coordinator.pool, coordinator.cluster)
+        coordinator.snapshot = coordinator.state.snapshot()
 
 
 def _closing_lines(plan: Plan, coordinator: Coordinator, code: ExitCode) -> list[str]:
@@ -123,6 +132,7 @@ def _summarize(
         "wall_time": counters.wall_time,
         "fps_mean": counters.env_steps / counters.wall_time if counters.wall_time else None,
         "policy_sha256": sha256(policy, state.parameters),
+        "state_sha256": coordinator.snapshot.sha256(),
         "final_return_mean": sum(returns) / len(returns) if returns else None,
         "best_return": coordinator.snapshot.counters["best_return"],
         "num_workers": coordinator.pool.num_workers,

@@ -43,7 +43,13 @@ from parallel_ppo.training.planning import Plan, check_addresses, share_host
 from parallel_ppo.training.recorder import Recorder, Records
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.fork_server import ForkServer
-from parallel_ppo.workers.memory import Memory, bytes_needed, file_bytes_needed, settle
+from parallel_ppo.workers.memory import (
+    Memory,
+    bytes_needed,
+    file_bytes_needed,
+    num_all_parameters,
+    settle,
+)
 from parallel_ppo.workers.pool import NOT_RESTORED, InlinePool, Pool
 from parallel_ppo.workers.process_pool import ProcessPool
 from parallel_ppo.workers.worker import Worker
@@ -58,6 +64,9 @@ def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
     """One line when the disk has no room for the checkpoints that will be kept and the one being written."""
     settings, spec = plan.settings, plan.spec
     observation = int(np.prod(spec.observation_shape)) * np.dtype(spec.observation_dtype).itemsize
+    num_parameters = num_all_parameters(settings, spec, num_parameters)
+    if settings.curiosity.kind == "ngu":
+        observation += 4 * settings.curiosity.ngu_memory * settings.curiosity.ngu_embedding
     one = 12 * num_parameters + settings.env.num_envs * (observation + min(spec.state_bytes, 65536))
     need = one * (min(settings.logging.keep_checkpoints, 3) + 2)
     place = plan.directory.checkpoints
@@ -150,6 +159,7 @@ def _build(
         if len(state.parameters) > LARGE:
             display.note(f"drawing {len(state.parameters):,} parameters and saving them takes a while")
         initialise(policy, state.parameters, settings.training.seed)
+        state.curiosity.draw()
         state.publish_first_versions()
     _tell_trial(plan, state, display)
     state.rewind(cluster.share_state(memory, state.snapshot()))
@@ -210,7 +220,7 @@ def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) 
     """False when the run was ended before its first checkpoint: it starts again, and nothing is lost."""
 
     def flat(weights: dict[str, np.ndarray]) -> torch.Tensor:
-        vector = torch.zeros(len(state.parameters))
+        vector = torch.zeros(state.memory.policy_end)
         for name, view in views(policy, vector).items():
             view.copy_(torch.from_numpy(weights[name]))
         return vector

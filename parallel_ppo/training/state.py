@@ -12,9 +12,16 @@ import numpy as np
 import torch
 
 from parallel_ppo.algorithms.level_replay import LevelReplay
-from parallel_ppo.algorithms.normalisers import EPSILON, Moments, RewardNormalizer
+from parallel_ppo.algorithms.normalisers import (
+    EPSILON,
+    Moments,
+    RewardNormalizer,
+    moment_arrays,
+    moments_of,
+)
 from parallel_ppo.algorithms.optimizers import initial_second_moment
 from parallel_ppo.settings.schema import EnvSettings, Settings
+from parallel_ppo.training.curiosity import make_curiosity_state
 from parallel_ppo.workers.carried import Environments, Saved, Snapshot
 from parallel_ppo.workers.memory import Memory
 
@@ -51,6 +58,7 @@ class TrainingState:
         self.observations = Moments.empty(self.memory.observation_mean.shape)
         self.levels = _level_replay(self.settings.env)
         self.publish_level_chances()
+        self.curiosity = make_curiosity_state(self.settings, self.memory)
         self.episode_return = np.zeros(num_envs)
         self.episode_length = np.zeros(num_envs, np.int64)
         self.recent_returns: deque[float] = deque(maxlen=RECENT)
@@ -93,17 +101,18 @@ class TrainingState:
         it, so it is only referred to.
         """
         arrays = {
-            "parameters": self.parameters.numpy().copy(),
+            "parameters": self.memory.parameters[: self.memory.policy_end].copy(),
             "adam.first_moment": self.first_moment.numpy().copy(),
             "adam.second_moment": self.second_moment.numpy().copy(),
             "rewards.running": self.rewards.running.copy(),
-            **_moment_arrays("rewards", self.rewards.moments),
-            **_moment_arrays("observations", self.observations),
+            **moment_arrays("rewards", self.rewards.moments),
+            **moment_arrays("observations", self.observations),
             "episode.return": self.episode_return.copy(),
             "episode.length": self.episode_length.copy(),
             "recent.returns": np.array(self.recent_returns, np.float64),
             "recent.lengths": np.array(self.recent_lengths, np.int64),
             **({} if self.levels is None else self.levels.arrays()),
+            **self.curiosity.arrays(),
             **{name: getattr(self.memory, name).copy() for name in self._version_fields},
         }
         environments = Environments.at(self.memory, self.counters.iteration)
@@ -113,16 +122,17 @@ class TrainingState:
         """Back to the start of the iteration; the environments' slot still holds it."""
         arrays = snapshot.arrays
         self.counters = Counters(**snapshot.counters)
-        self.parameters.copy_(torch.from_numpy(arrays["parameters"]))
+        self.memory.parameters[: self.memory.policy_end] = arrays["parameters"]
         self.first_moment.copy_(torch.from_numpy(arrays["adam.first_moment"]))
         self.second_moment.copy_(torch.from_numpy(arrays["adam.second_moment"]))
         self.rewards.running = arrays["rewards.running"].copy()
-        self.rewards.moments = _moments_of("rewards", arrays)
-        self.observations = _moments_of("observations", arrays)
+        self.rewards.moments = moments_of("rewards", arrays)
+        self.observations = moments_of("observations", arrays)
         self.episode_return = arrays["episode.return"].copy()
         self.episode_length = arrays["episode.length"].copy()
         self.recent_returns = deque(arrays["recent.returns"].tolist(), maxlen=RECENT)
         self.recent_lengths = deque(arrays["recent.lengths"].tolist(), maxlen=RECENT)
+        self.curiosity.rewind(arrays)
         self.publish_observation_scale()
         if self.levels is not None:
             self.levels.restore(arrays)
@@ -152,17 +162,3 @@ def _level_replay(env: EnvSettings) -> LevelReplay | None:
         first_level=env.start_level, num_levels=env.num_levels, num_envs=env.num_envs,
         temperature=env.plr_temperature, staleness=env.plr_staleness,
     )  # fmt: skip
-
-
-def _moment_arrays(prefix: str, moments: Moments) -> dict[str, np.ndarray]:
-    return {
-        f"{prefix}.count": np.array(moments.num),
-        f"{prefix}.mean": np.array(moments.mean),
-        f"{prefix}.squares": np.array(moments.squares),
-    }
-
-
-def _moments_of(prefix: str, arrays: dict[str, np.ndarray]) -> Moments:
-    return Moments(
-        float(arrays[f"{prefix}.count"]), arrays[f"{prefix}.mean"].copy(), arrays[f"{prefix}.squares"].copy()
-    )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from parallel_ppo.algorithms import ALGORITHMS, minibatches, optimizers
 from parallel_ppo.algorithms.algorithm import Schedules, Statistics
-from parallel_ppo.algorithms.normalisers import Moments
+from parallel_ppo.algorithms.normalisers import Moments, explained_variance
 from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.records.timeline import Timeline
@@ -58,18 +58,21 @@ def update(
     timeline.enter("gather")
     cluster.gather_columns(memory, iteration)
     timeline.enter("advantages")
+    state.curiosity.scale(slab)
     algorithm.targets(slab, state.rewards, training)
     if state.levels is not None:
         state.levels.learn(
             advantage=slab.advantage, episode_start=slab.episode_start, level_seed=slab.level_seed
         )
         state.publish_level_chances()
+    state.curiosity.combine(slab)
     steps = _steps_in_turn if settings.shape.num_actors else _steps_together
     applied, stopped, more = steps(state, pool, cluster, schedules, timeline)
     timeline.enter("statistics")
     columns = _columns(state, applied, stopped, schedules)
     if training.normalize_observations:
         _learn_observations(state, cluster)
+    state.curiosity.observe(cluster)
     state.publish_version()
     return Updated(columns, spans + more)
 
@@ -79,6 +82,7 @@ class Applied(NamedTuple):
 
     statistics: Statistics
     norm: float
+    predictor_norm: float
 
 
 def _steps_together(
@@ -194,31 +198,44 @@ def _sum_blocks(memory: Memory, lanes: Tensor, settings: Settings) -> None:
         )
 
 
-def _check_finite(state: TrainingState, found: Statistics, epoch: int, minibatch: int) -> float:
-    """The gradient's norm; NumbersError where a step would spoil the parameters."""
-    squares = sum(state.memory.gradient_squares.tolist())
-    norm = math.sqrt(squares) if squares >= 0 else math.nan
-    if not (math.isfinite(norm) and np.isfinite(found).all()):
+def _check_finite(state: TrainingState, found: Statistics, epoch: int, minibatch: int) -> tuple[float, float]:
+    """The gradient's norm, and that of curiosity's predictors (0 without); NumbersError where a step would
+    spoil the parameters.
+    """
+    squares, end = state.memory.gradient_squares.tolist(), -(-state.memory.policy_end // BLOCK)
+    sums = sum(squares[:end]), sum(squares[end:])
+    norm, predictor_norm = (math.sqrt(each) if each >= 0 else math.nan for each in sums)
+    if not (math.isfinite(norm + predictor_norm) and np.isfinite(found).all()):
         raise NumbersError(
             f"the gradient is not finite (iteration {state.counters.iteration}, epoch {epoch}, "
             f"minibatch {minibatch}, {_culprits(state)}); a lower training.learning_rate may help"
         )
-    return norm
+    return norm, predictor_norm
 
 
 def _apply(
     state: TrainingState, found: Statistics, learning_rate: float, epoch: int, minibatch: int
 ) -> Applied:
-    """Clips by the global norm and takes an optimizer step; a non-finite gradient is never applied."""
-    norm = _check_finite(state, found, epoch, minibatch)
-    scale = min(1.0, state.settings.training.max_grad_norm / (norm + 1e-6))
+    """Clips by the norm and takes an optimizer step, curiosity's predictors by their own; a non-finite
+    gradient is never applied.
+    """
+    norm, predictor_norm = _check_finite(state, found, epoch, minibatch)
+    training, curiosity, end = state.settings.training, state.settings.curiosity, state.memory.policy_end
     state.counters.optimizer_steps += 1
+    _step(state, slice(0, end), learning_rate, training.max_grad_norm / (norm + 1e-6))
+    if end < len(state.parameters):
+        scale = curiosity.max_grad_norm / (predictor_norm + 1e-6)
+        _step(state, slice(end, None), curiosity.learning_rate, scale)
+    return Applied(found, norm, predictor_norm)
+
+
+def _step(state: TrainingState, span: slice, learning_rate: float, scale: float) -> None:
     optimizers.step(
-        state.settings.training, parameters=state.parameters, gradient=state.memory.tensor("gradient"),
-        first_moment=state.first_moment, second_moment=state.second_moment,
-        number=state.counters.optimizer_steps, learning_rate=learning_rate, gradient_scale=scale,
+        state.settings.training, parameters=state.parameters[span],
+        gradient=state.memory.tensor("gradient")[span], first_moment=state.first_moment[span],
+        second_moment=state.second_moment[span], number=state.counters.optimizer_steps,
+        learning_rate=learning_rate, gradient_scale=min(1.0, scale),
     )  # fmt: skip
-    return Applied(found, norm)
 
 
 def _culprits(state: TrainingState) -> str:
@@ -270,11 +287,5 @@ def _columns(
         "policy_lag": state.settings.training.lag,
         "minibatches": steps,
         "kl_stopped": int(stopped),
+        **state.curiosity.columns(slab, sums, [one.predictor_norm for one in applied]),
     }
-
-
-def explained_variance(*, value: np.ndarray, target_return: np.ndarray) -> float:
-    variance = float(np.var(target_return, dtype=np.float64))
-    if variance == 0:
-        return 0.0
-    return 1 - float(np.var(target_return.astype(np.float64) - value)) / variance

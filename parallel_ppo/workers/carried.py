@@ -4,6 +4,7 @@ back. E envs.
 A packed field is whole rows, or (with `used_length`) the used part of each row, one after the other.
 """
 
+import hashlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,6 +79,15 @@ class Snapshot(NamedTuple):
     counters: dict[str, Any]
     arrays: Arrays
     environments: Environments
+
+    def sha256(self) -> str:
+        """Over the bytes of everything that is carried into the next iteration, in the order of names."""
+        digest = hashlib.sha256()
+        for arrays in (self.arrays, self.environments.pack()):
+            for name, array in sorted(arrays.items()):
+                digest.update(f"{name}{array.dtype}{array.shape}".encode())
+                digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
 
 
 class Saved(NamedTuple):

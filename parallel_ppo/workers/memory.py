@@ -21,6 +21,8 @@ import torch
 
 from parallel_ppo.algorithms import ALGORITHMS
 from parallel_ppo.algorithms.algorithm import Statistics
+from parallel_ppo.algorithms.curiosity import rnd, whitening
+from parallel_ppo.algorithms.curiosity.models import num_predictor_parameters
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import InputError
 from parallel_ppo.policies import heads
@@ -63,10 +65,12 @@ class Field(NamedTuple):
 
 
 def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field]:
+    """`num_parameters` is the policy's."""
     shape = settings.shape
     slots, versions = shape.num_slots, shape.num_versions
     revalues = ALGORITHMS[settings.training.algorithm].revalues
-    t, e, s, lanes, p = shape.num_steps, shape.num_envs, shape.num_slices, shape.num_lanes, num_parameters
+    t, e, s, lanes = shape.num_steps, shape.num_envs, shape.num_slices, shape.num_lanes
+    p = num_all_parameters(settings, spec, num_parameters)
     observation, action = spec.observation_shape, (heads.num_components(spec.action),)
     choices, masks = heads.num_outputs(spec.action), spec.masks_actions
     features, blocks, statistics = spec.vector_shape, -(-p // BLOCK), len(Statistics._fields)
@@ -119,12 +123,63 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         Field("state_length", (slots, e), "int64", *CARRIED, carried=True),
         Field("state_bytes", (slots, e, spec.state_bytes), "uint8", *CARRIED, carried=True,
             used_length="state_length", sparse=True),
+        *_curiosity_fields(settings, spec),
     ]  # fmt: skip
     in_file = settings.hardware.buffers == "file"
     return [
         field._replace(shape=(shape.num_slabs, *field.shape), in_file=in_file) if field.slab else field
         for field in table
     ]
+
+
+def _curiosity_fields(settings: Settings, spec: EnvSpec) -> list[Field]:
+    """Empty where they are not needed."""
+    shape, chosen = settings.shape, settings.curiosity
+    t, e, s = shape.num_steps, shape.num_envs, shape.num_slices
+    is_curious, has_value = chosen.is_curious, chosen.num_values == 2
+    num_elements = whitening.num_elements(spec) if is_curious else 0
+    target = rnd.num_outputs(settings, spec) if chosen.has_target else 0
+    nothing = (0, 0)
+    return [
+        Field("intrinsic_reward", (t, e) if is_curious else nothing, "float32", *COLLECTED, slab=True,
+            gathered=is_curious),
+        Field("intrinsic_value", (t + 1, e) if has_value else nothing, "float32", *COLLECTED, slab=True,
+            gathered=has_value),
+        Field("intrinsic_return", (t, e) if has_value else nothing, "float32", *TARGET, slab=True,
+            sampled=has_value),
+        Field("bonus", (t, e) if is_curious and not has_value else nothing, "float32", *TARGET, slab=True),
+        Field("target_features", (t, e, target), "float32", *COLLECTED, slab=True,
+            sparse=settings.cluster.nnodes > 1),
+        Field("observation_moments", (s, 2, num_elements), "float64", *COLLECTED),
+        Field("whitening_mean", (num_elements,), "float32", *PUBLISHED),
+        Field("whitening_scale", (num_elements,), "float32", *PUBLISHED),
+        *_episodic_fields(settings),
+    ]  # fmt: skip
+
+
+def _episodic_fields(settings: Settings) -> list[Field]:
+    shape, chosen, has = settings.shape, settings.curiosity, settings.curiosity.kind == "ngu"
+    slots, e, numbers = shape.num_slots, shape.num_envs, chosen.ngu_memory * chosen.ngu_embedding
+    return [
+        Field("novelty", (shape.num_steps, e) if has else (0, 0), "float32", *COLLECTED, slab=True, gathered=has),
+        Field("episodic_size", (1, e) if has else (0, 0), "float32", *COLLECTED, slab=True, gathered=has),
+        Field("novelty_scale", (2,), "float32", *PUBLISHED),
+        Field("episodic_memory", (slots, e, numbers if has else 0), "float32", *CARRIED, carried=has,
+            used_length="episodic_used", sparse=True),
+        Field("episodic_used", (slots, e), "int64", *CARRIED, carried=has),
+        Field("episodic_next", (slots, e), "int64", *CARRIED, carried=has),
+        Field("episodic_distance", (slots, e, 2), "float64", *CARRIED, carried=has),
+    ]  # fmt: skip
+
+
+def policy_end(settings: Settings, num_parameters: int) -> int:
+    """Where the policy ends in the flat vector, and predictors begin: whole blocks, for norms of their own."""
+    return -(-num_parameters // BLOCK) * BLOCK if settings.curiosity.is_curious else num_parameters
+
+
+def num_all_parameters(settings: Settings, spec: EnvSpec, num_parameters: int) -> int:
+    """Of the flat vector: the policy's and curiosity's."""
+    return policy_end(settings, num_parameters) + num_predictor_parameters(settings, spec)
 
 
 def _places(settings: Settings) -> tuple[str, ...]:
@@ -180,6 +235,13 @@ class Slab:
     target_return: np.ndarray
     learner_value: np.ndarray
     learner_log_prob: np.ndarray
+    intrinsic_reward: np.ndarray
+    intrinsic_value: np.ndarray
+    intrinsic_return: np.ndarray
+    bonus: np.ndarray
+    target_features: np.ndarray
+    novelty: np.ndarray
+    episodic_size: np.ndarray
     fields: list[Field]
 
     def sampled_rows(self) -> dict[str, torch.Tensor]:
@@ -224,6 +286,14 @@ class Memory(Slab):
     carry_start: np.ndarray
     state_length: np.ndarray
     state_bytes: np.ndarray
+    observation_moments: np.ndarray
+    whitening_mean: np.ndarray
+    whitening_scale: np.ndarray
+    novelty_scale: np.ndarray
+    episodic_memory: np.ndarray
+    episodic_used: np.ndarray
+    episodic_next: np.ndarray
+    episodic_distance: np.ndarray
 
     def __init__(
         self,
@@ -256,6 +326,7 @@ class Memory(Slab):
                     for slab, own in zip(self.slabs, array if field.slab else [array], strict=False):
                         setattr(slab, field.name, own)
         self.num_steps = settings.shape.num_steps
+        self.policy_end = policy_end(settings, num_parameters)
         self.spec, self.table = spec, {field.name: field for field in table}
         if created:
             self.state_stamp.fill(-1)

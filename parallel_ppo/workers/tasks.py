@@ -111,11 +111,24 @@ class Join(NamedTuple):
         return True
 
 
+class WarmUp(NamedTuple):
+    """Watch a random agent, for the statistics that curiosity starts with."""
+
+    slice_index: int
+
+    @property
+    def is_pinned(self) -> bool:
+        return False
+
+    def home(self, shape: Shape, owners: Owners, num_workers: int) -> int:
+        return owners[self.slice_index]
+
+
 class Later(NamedTuple):
     """A task that gives way to every other."""
 
     task: Collect
 
 
-Task = Open | Collect | Gradient | Reduce | Revalue | Evaluate
+Task = Open | Collect | Gradient | Reduce | Revalue | Evaluate | WarmUp
 Question = Task | Join  # what is sent to a worker

@@ -4,6 +4,7 @@ parameters, evaluate.
 T steps, E envs, B samples of a lane.
 """
 
+import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -20,12 +21,14 @@ from parallel_ppo.exits import EnvironmentFault, NumbersError
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.actor import Actor
+from parallel_ppo.policies.network import Acted, Output
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
+from parallel_ppo.workers.curiosity import Curious, make_curiosity
 from parallel_ppo.workers.level_choice import LevelChoice
 from parallel_ppo.workers.memory import BLOCK, Memory, Slab
 from parallel_ppo.workers.observer import Reach, unobserved
-from parallel_ppo.workers.tasks import Collect, Evaluate, Gradient, Open, Reduce, Revalue, Task
+from parallel_ppo.workers.tasks import Collect, Evaluate, Gradient, Open, Reduce, Revalue, Task, WarmUp
 
 PARAMETERS = "parameters", "observation_mean", "observation_scale"
 VERSIONS = "versions", "version_mean", "version_scale"
@@ -56,7 +59,13 @@ class Worker:
             Reduce: self.reduce,
             Revalue: self.revalue,
             Evaluate: self.evaluate,
+            WarmUp: lambda task: self.curiosity.warm_up(task),
         }
+
+    @functools.cached_property
+    def curiosity(self) -> Curious:
+        """Made when it is needed: an evaluation never asks."""
+        return make_curiosity(self.settings, self.spec, self.memory)
 
     def run(self, task: Task) -> bool:
         """Performs a task. False only for a slice that could not be restored exactly."""
@@ -84,7 +93,8 @@ class Worker:
         env = make_slice(self.settings, task.slice_index)
         self.slices[task.slice_index] = env
         if task.fresh:
-            self.publish(task.slice_index, task.iteration, env.reset(), np.ones(self.shape.slice_envs, bool))
+            start = np.ones(self.shape.slice_envs, bool)
+            self.publish(task.slice_index, task.iteration, carry_observation=env.reset(), carry_start=start)
             return True
         memory, slot, columns = self.memory, self.slot_of(task), self.columns(task.slice_index)
         lengths = memory.state_length[slot, columns]
@@ -98,12 +108,12 @@ class Worker:
             self.restarted[task.slice_index] = observation, memory.carry_start[slot, columns] | ~exact
         return bool(exact.all())
 
-    def publish(self, slice_index: int, iteration: int, observation: np.ndarray, start: np.ndarray) -> None:
+    def publish(self, slice_index: int, iteration: int, **carried: np.ndarray) -> None:
         """Where the next iteration starts, into the slot that nobody reads now; the stamp comes last."""
         memory, slot, columns = self.memory, self.memory.slot(iteration), self.columns(slice_index)
         memory.state_stamp[slot, slice_index] = -1
-        memory.carry_observation[slot, columns] = observation
-        memory.carry_start[slot, columns] = start
+        for name, rows in carried.items():
+            getattr(memory, name)[slot, columns] = rows
         states = self.slices[slice_index].get_state()
         for column, state in zip(range(columns.start, columns.stop), states, strict=True):
             if len(state) > self.spec.state_bytes:
@@ -153,16 +163,19 @@ class Worker:
             acted = actor.act(slab.observation[t, columns], noise[t], mask)
             slab.action[t, columns] = acted.action
             slab.log_prob[t, columns] = acted.log_prob
-            slab.value[t, columns] = acted.value
+            keep_values(slab, t, columns, acted)
             self.reach("collect", task.iteration, t)
             self.step(env, actor, slab, t, columns)
             self.memory.steps_done[task.slice_index] = t + 1
             yield
         last = slab.observation[shape.num_steps, columns]
-        slab.value[shape.num_steps, columns] = actor.value(last)
+        keep_values(slab, shape.num_steps, columns, actor.infer(last))
         self.check_outputs(slab, columns)
         next_start = slab.episode_start[shape.num_steps, columns]
-        self.publish(task.slice_index, task.iteration + 1, last, next_start)
+        kept = self.curiosity.reward(task, slab, columns)
+        self.publish(
+            task.slice_index, task.iteration + 1, carry_observation=last, carry_start=next_start, **kept
+        )
 
     def step(self, env: SliceEnv, actor: Actor, slab: Slab, t: int, columns: slice) -> None:
         try:
@@ -261,7 +274,7 @@ class Worker:
         find = regularised if augments else differentiate
         gradient, statistics = find(self.algorithm, network, output, sampled)
         network.backward(gradient, into)
-        self.memory.lane_statistics[task.lane] = statistics
+        self.memory.lane_statistics[task.lane] = self.curiosity.learn(task, rows, statistics)
 
     def augmented(self, observation: torch.Tensor, task: Gradient) -> torch.Tensor:
         """Drawn anew for each use of a sample; a lane's samples do not depend on who computes it."""
@@ -308,3 +321,9 @@ class Worker:
         )  # fmt: skip
         for slot, episode in episodes:
             results[slot] = episode
+
+
+def keep_values(slab: Slab, t: int, columns: slice, said: Acted | Output) -> None:
+    slab.value[t, columns] = said.value
+    if said.intrinsic_value is not None:
+        slab.intrinsic_value[t, columns] = said.intrinsic_value

@@ -27,8 +27,9 @@ SAMPLES = 96
 SCALARS = (0.1, 0.9, 0.2)
 
 
-def network(spec: ActionSpec, hidden: list[int]) -> tuple[Policy, torch.Tensor]:
+def network(spec: ActionSpec, hidden: list[int], curiosity: str = "none") -> tuple[Policy, torch.Tensor]:
     settings = Settings().changed("training", policy="mlp", hidden_sizes=hidden)
+    settings = settings.changed("curiosity", kind=curiosity)
     policy = Policy(settings, EnvSpec((5,), "float32", spec, 0))
     flat = torch.zeros(num_flat(policy))
     initialise(policy, flat, seed=3)
@@ -87,7 +88,7 @@ def end_to_end(policy: Policy, observation: torch.Tensor, sampled: Sampled) -> t
     flat = torch.zeros(num_flat(policy))
     for view, gradient in zip(views(policy, flat).values(), gradients, strict=True):
         view.copy_(gradient)
-    return flat, [float(number.detach()) for number in statistics]
+    return flat, [float(torch.as_tensor(number).detach()) for number in statistics]
 
 
 def observations(num_samples: int = SAMPLES) -> torch.Tensor:
@@ -118,6 +119,26 @@ def test_every_way_to_differentiate_agrees(kind: str, hidden: list[int], clip_va
     assert list(sums) == expected_sums
 
 
+@pytest.mark.parametrize("hidden", [[16, 12], []], ids=str)
+def test_a_second_value_is_differentiated_beside_the_first(hidden: list[int]) -> None:
+    policy, flat = network(ACTIONS["gaussian"], hidden, curiosity="rnd")
+    observation = observations()
+    sampled = samples(policy, observation)
+    target = torch.linspace(-2, 2, SAMPLES)
+    sampled = sampled._replace(batch={**sampled.batch, "intrinsic_return": target})
+    output = policy(observation)
+    error = 0.5 * (output.intrinsic_value - target).square().sum()
+    total = ALGORITHMS["ppo"].loss(output, sampled).loss + sampled.training.value_coef * error / (2 * SAMPLES)
+    gradients = torch.autograd.grad(total, list(policy.parameters()))
+    for chosen in (StackedMlp(policy, flat), AutogradNetwork(policy)):
+        found, sums = lane_gradient(ALGORITHMS["ppo"], chosen, observation, sampled)
+        for view, gradient in zip(views(policy, found).values(), gradients, strict=True):
+            np.testing.assert_allclose(view, gradient, rtol=2e-4, atol=2e-6)
+        np.testing.assert_allclose(
+            [sums.loss, sums.intrinsic_value_loss], [total.item(), error.item()], rtol=1e-4
+        )
+
+
 @pytest.mark.parametrize("kind", ["discrete", "multi-discrete"])
 def test_masked_actions_are_differentiated_like_all_others(kind: str) -> None:
     spec, algorithm = ACTIONS[kind], ALGORITHMS["ppo"]
@@ -137,7 +158,7 @@ def test_masked_actions_are_differentiated_like_all_others(kind: str) -> None:
         found, sums = lane_gradient(chosen, StackedMlp(policy, flat), observation, sampled, mask)
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-6)
         np.testing.assert_allclose(
-            sums, [float(number.detach()) for number in statistics], rtol=1e-4, atol=1e-5
+            sums, [float(torch.as_tensor(number).detach()) for number in statistics], rtol=1e-4, atol=1e-5
         )
     found, _ = lane_gradient(algorithm, StackedMlp(policy, flat), observation, sampled)
     assert not np.allclose(found, expected, rtol=2e-2), "the mask did nothing"

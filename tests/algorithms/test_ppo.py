@@ -6,10 +6,10 @@ import torch
 
 from parallel_ppo.algorithms import minibatches, ppo
 from parallel_ppo.algorithms.algorithm import Sampled, Statistics
+from parallel_ppo.algorithms.normalisers import explained_variance
 from parallel_ppo.envs.contract import ActionSpec
 from parallel_ppo.policies.network import Output
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.training.update import explained_variance
 
 
 def slow_advantages(reward, value, start, truncated, final_value, gamma, lam):

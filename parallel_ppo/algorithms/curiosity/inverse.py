@@ -1,0 +1,46 @@
+"""Inverse dynamics: which action led from one observation to the next? Features that answer this know what
+the agent can influence, and nothing else. B samples, A action components, K outputs, F features.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from parallel_ppo.algorithms.curiosity.model import CollectedColumns
+from parallel_ppo.algorithms.curiosity.whitening import Whitening
+from parallel_ppo.envs.contract import ActionSpec
+from parallel_ppo.policies import heads
+
+HIDDEN = 256
+
+
+def encoded_action(spec: ActionSpec, action: Tensor) -> Tensor:
+    """[B, A] -> [B, K]: choices as ones among zeros."""
+    if spec.kind != "categorical":
+        return action
+    chosen = action.long().unbind(1)
+    ones = [functional.one_hot(index, size) for index, size in zip(chosen, spec.sizes, strict=True)]
+    return torch.cat(ones, 1).to(torch.float32)
+
+
+def inverse_loss(spec: ActionSpec, outputs: Tensor, action: Tensor) -> Tensor:
+    """[B]: how badly the outputs [B, K] name the action; half the squared error where it is continuous."""
+    if spec.kind == "gaussian":
+        return 0.5 * (outputs - action).square().sum(1)
+    return -heads.evaluate(spec, outputs, None, action).log_prob
+
+
+def features_of(encode: torch.nn.Module, whiten: Whitening, columns: CollectedColumns) -> np.ndarray:
+    """Of every observation of a slice's rollout, [T + 1, n, F]."""
+    num_rows, num_envs = columns.episode_start.shape
+    found = [encode(whiten(columns.rows(steps))) for steps in columns.pieces(num_rows)]
+    return torch.cat(found).numpy().reshape(num_rows, num_envs, -1)
+
+
+def both_features(
+    encode: torch.nn.Module, whiten: Whitening, before: Tensor, after: Tensor
+) -> tuple[Tensor, Tensor]:
+    """In one batch."""
+    here, there = encode(whiten(torch.cat((before, after)))).chunk(2)
+    return here, there

@@ -1,0 +1,30 @@
+"""The table of curiosities: what each says where nobody else does. Needs no torch. The arithmetic is in
+`algorithms/curiosity/`.
+"""
+
+from typing import Any
+
+# Advantages of two value heads, or rewards that are added up before there are any advantages.
+COMBINATIONS: dict[str, dict[str, Any]] = {
+    "advantage": {"normalize": True, "intrinsic_coef": 1.0},
+    "reward": {},
+}
+CURIOSITY_KINDS: dict[str, dict[str, Any]] = {
+    "none": {},
+    "rnd": {"combine": "advantage"},
+    "icm": {"combine": "reward", "normalize": False, "intrinsic_coef": 0.01, "update_share": 1.0},
+    "ngu": {"combine": "reward", "intrinsic_coef": 0.3},
+}
+ALGORITHMS = "ppo", "a2c"  # those that learn from a sample with the parameters that collected it
+
+
+def checked_curiosity(kind: str) -> str:
+    if kind not in CURIOSITY_KINDS:
+        raise ValueError(f"kind: expected {', '.join(CURIOSITY_KINDS)}")
+    return kind
+
+
+def curiosity_defaults(kind: str, combine: str | None) -> dict[str, Any]:
+    """Of the section `curiosity`, below what a file or a flag says."""
+    own = CURIOSITY_KINDS.get(kind, {})
+    return own | COMBINATIONS.get(str(combine or own.get("combine")), {})

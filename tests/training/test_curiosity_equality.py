@@ -1,0 +1,29 @@
+"""The contract with curiosity: workers, a killed worker, a killed coordinator and two nodes leave no trace."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.nodes import Nodes, summary
+from tests.conftest import train
+from tests.training.test_algorithm_equality import killed_and_resumed
+
+pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
+SHAPE = ["--env", "MountainCar-v0", "--num-envs", "8", "--set", "env.slice_envs=2", "--n-steps", "16", "--seed", "7",
+         "--batch-size", "64", "--n-epochs", "2", "--set", "logging.tensorboard=false",
+         "--set", "curiosity.warmup_steps=100", "--set", "curiosity.hidden_size=16"]  # fmt: skip
+HASHES = "policy_sha256", "state_sha256"
+
+
+@pytest.mark.parametrize("kind", ["rnd", "icm", "ngu"])
+def test_every_curiosity_learns_the_same_bits(kind: str, tmp_path: Path) -> None:
+    arguments = [*SHAPE, "--curiosity", kind]
+    broken = killed_and_resumed(tmp_path / "broken", arguments)
+    assert broken.summary["worker_restarts"] >= 1 and broken.summary["bit_exact"]
+    steps = ["--total-timesteps", str(broken.summary["env_steps"])]
+    whole = train(tmp_path / "whole", *arguments, *steps, "--num-threads", "1", script="train_timed.py")
+    assert broken.learning == whole.learning
+    with Nodes(2, *arguments, *steps, "--output-dir", str(tmp_path / "nodes")) as nodes:
+        assert [code for code, _ in nodes.wait()] == [0, 0]
+    for name in HASHES:
+        assert broken.summary[name] == whole.summary[name] == summary(tmp_path / "nodes")[name], name
