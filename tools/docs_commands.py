@@ -99,7 +99,7 @@ FLAGS: dict[str, dict[str, str]] = {
     },
     "benchmarks/kernels.py": {"--rounds": "1"},
     "benchmarks/ceiling.py": {"--rounds": "1", "--seconds": "0.2"},
-    "tools/suite.py": {"--total-timesteps": "256", "--eval-episodes": "2"},
+    "tools/suite.py": {"--total-timesteps": "256", "--eval-episodes": "2", "--seeds": "1"},
     "tools/autotune.py": {"--seconds": "5"},
     "tools/same_bits.py": {"--only": "CartPole"},
     "tools/launch/ssh.py": {"--dry-run": ""},

@@ -49,8 +49,8 @@ def test_commands_are_found_in_blocks_and_in_the_text() -> None:
         ("python PROJECT/evaluate.py RUN",
          "python ../evaluate.py runs/p1 --num-episodes 2 --max-steps 50"),
         ("python tools/suite.py --games all -- --num-levels 200",
-         "python tools/suite.py --games all --total-timesteps 256 --eval-episodes 2 -- --num-levels 200"
-         " --num-envs 8 --n-steps 16 --batch-size 64"),
+         "python tools/suite.py --games all --total-timesteps 256 --eval-episodes 2 --seeds 1 --"
+         " --num-levels 200 --num-envs 8 --n-steps 16 --batch-size 64"),
     ],
 )  # fmt: skip
 def test_budgets_are_made_short_and_nothing_else_changes(text: str, short: str) -> None:
