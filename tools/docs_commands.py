@@ -120,7 +120,6 @@ STAND_INS = [
     (r"10\.0\.0\.\d\b", "127.0.0.1"),
     (r"--nnodes=\d+", "--nnodes=1"),
     (r"--rdzv-backend=c10d --rdzv-endpoint=\S+", "--standalone"),
-    (r"^python (.* --requeue)", r"SLURM_JOB_ID=1 python \1"),
     (r"CLUSTER_ROUNDS=\d+", "CLUSTER_ROUNDS=1"),
 ]
 NOT_RUN = {
@@ -129,6 +128,7 @@ NOT_RUN = {
     r"wandb sync": "sends to a service",
     r"gymnasium\[other\]": "part of a message",
     r"make chaos": "hours; one of its campaigns is run by the README's own line",
+    r"--requeue": "for a job of SLURM, whose scontrol it asks for",
     r"hf auth login": "asks for a token",
     r"cartpole_speed\.py": "of an earlier commit, as the text says",
     r"pytest .*broken_host": "long; `make test-full` runs it",
