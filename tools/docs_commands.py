@@ -110,7 +110,7 @@ STAND_INS = [
     (r"--parallel DIR", "--parallel runs/p1"),
     (r"(--output-dir|--checkpoint) RUN\b", r"\1 runs/named"),
     (r"(state_plane\.py) RUN\b", r"\1 runs/pendulum"),
-    (r"(play\.py) RUN\b", r"\1 runs/few-levels"),
+    (r"(play\.py|evaluate\.py) RUN(?= --levels)", r"\1 runs/few-levels"),
     (r"\b(evaluate|play)\.py (?=--(?:render|levels))", r"\1.py runs/few-levels "),
     (r"\bRUN\b", "runs/p1"),
     (r"\bSEED\b", "1"),

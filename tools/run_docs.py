@@ -24,6 +24,7 @@ PREPARED = [
     *(TRAIN.format(env="CartPole-v1", seed=seed, run=f"runs/{run}") for run, seed in
       {"p1": 1, "p2": 2, "w1": 1, "w2": 1, "seed1": 1, "seed2": 2, "seed3": 3}.items()),
     *(TRAIN.replace("parallel_", "").format(env="CartPole-v1", seed=seed, run=f"runs/s{seed}") for seed in (1, 2)),
+    *(TRAIN.format(env=f"CartPole-v1 --algorithm {name}", seed=1, run=f"runs/{name}") for name in ("ppo", "impala", "a2c")),
     TRAIN.format(env="Pendulum-v1", seed=1, run="runs/pendulum"),
     'pip install -q "gymnasium[mujoco]"',
 ]  # fmt: skip  # runs and packages that the pages take for granted
