@@ -75,9 +75,11 @@ bool rounds_finish(const word *header, word *items_words, int item) {
     return rounds_is_done(items_words, now >> ITEM_BITS, (int)(now & (((word)1 << ITEM_BITS) - 1)));
 }
 
-/* Lets others claim what a holder, confirmed dead, had claimed and not done. */
+/* Lets others claim what a holder, confirmed dead, had claimed and not done: in this round only, for a process that was held up since an
+ * earlier one must not take up an item that others may finish, and whose place they may use again, before it goes on. */
 void rounds_free(uint32_t *bell, word *items_words, word round, int items, int holder) {
     for (int item = 0; item < items; item++)
-        if (load(items_words + item) == claimed_by(round, holder)) __atomic_store_n(items_words + item, 0, __ATOMIC_SEQ_CST);
+        if (load(items_words + item) == claimed_by(round, holder))
+            __atomic_store_n(items_words + item, claimed_by(round - 1, holder), __ATOMIC_SEQ_CST);
     rounds_ring(bell);
 }

@@ -47,6 +47,22 @@ def expected(task: Gradient) -> float:
     return task.scalars[0] * task.scalars[1] * 1000 + task.lane
 
 
+@needs_library
+def test_who_was_held_up_since_an_earlier_round_claims_nothing_that_a_death_has_freed() -> None:
+    memory = shared()
+    rounds = make(memory)
+    rounds.open(gradients(1))
+    earlier = memory.round_header.copy()
+    for _ in range(NUM_ITEMS):
+        rounds.library.rounds_finish(rounds.header, rounds.claims, rounds._next(0))
+    rounds.open(gradients(2))
+    assert rounds._next(1) >= 0
+    rounds.free(1)
+    late = rounds.library.rounds_next(earlier.ctypes.data, rounds.bell, rounds.claims, 2, NUM_WORKERS, 1)
+    assert late == -1
+    assert {rounds._next(0) for _ in range(NUM_ITEMS)} == set(range(NUM_ITEMS))
+
+
 class Crew:
     """Processes that take part, and a coordinator that confirms deaths before it frees claims."""
 
