@@ -42,6 +42,9 @@ class Peer(NamedTuple):
 CONTENDERS: dict[str, Ours | Peer] = {
     "ours": Ours("train_parallel_timed.py", ()),
     "ours-torch": Ours("train_parallel_timed.py", ("--set", "training.kernels=torch")),
+    "ours-rnd": Ours("train_parallel_timed.py", ("--curiosity", "rnd")),
+    "ours-icm": Ours("train_parallel_timed.py", ("--curiosity", "icm")),
+    "ours-ngu": Ours("train_parallel_timed.py", ("--curiosity", "ngu")),
     "ours-1-worker": Ours("train_parallel_timed.py", ("--num-workers", "1")),
     "ours-2-workers": Ours("train_parallel_timed.py", ("--num-workers", "2")),
     "ours-4-workers": Ours("train_parallel_timed.py", ("--num-workers", "4")),

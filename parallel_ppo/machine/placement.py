@@ -190,14 +190,15 @@ def keep_freed_memory() -> None:
             library.mallopt(parameter, 1 << 30)
 
 
-def memory_need_error(need_bytes: int, machine: Machine) -> str | None:
+def memory_need_error(
+    need_bytes: int, machine: Machine, remedy: str = "fewer environments, steps or workers"
+) -> str | None:
     """One line for the user when the run will not fit, else None."""
     if machine.memory_limit_bytes == 0 or need_bytes <= machine.memory_bytes:  # 0: the host does not tell
         return None
     return (
         f"this run needs {_bytes(need_bytes)} of memory but {_bytes(machine.memory_bytes)} are available "
-        f"(limit {_bytes(machine.memory_limit_bytes)}): use fewer environments, steps or workers, or free "
-        "memory"
+        f"(limit {_bytes(machine.memory_limit_bytes)}): use {remedy}, or free memory"
     )
 
 

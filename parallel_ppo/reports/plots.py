@@ -45,16 +45,38 @@ PANELS = (
 )
 
 
+CURIOSITY_PANELS = (
+    Panel("intrinsic_reward", "Intrinsic reward, before scaling"),
+    Panel("intrinsic_reward_scaled", "Intrinsic reward, scaled"),
+    Panel("intrinsic_return", "Intrinsic return, before scaling"),
+    Panel("predictor_loss", "Loss of the predictor"),
+    Panel("inverse_loss", "Loss of the inverse model"),
+    Panel("forward_loss", "Loss of the forward model"),
+    Panel("intrinsic_explained_variance", "Explained variance of the intrinsic value"),
+    Panel("episodic_memory_size", "Episodic memory", "embeddings"),
+)
+
+
+def panels_of(groups: Sequence[Group]) -> tuple[Panel, ...]:
+    """Curiosity's are drawn where a run has it."""
+    written = {name for group in groups for run in group.runs for name in run.columns}
+    return PANELS + tuple(panel for panel in CURIOSITY_PANELS if panel.column in written)
+
+
 def curves_figure(
     groups: Sequence[Group], *, over: str, smoothing: int | None, theme: Theme = themes.LIGHT
 ) -> Figure:
     """All panels over steps or over wall time."""
     with themes.drawing(theme):
         legend = [(group.label, _color(theme, index)) for index, group in enumerate(groups)]
-        _, body, figure = themes.headed_figure(15, 10, title=_title(groups), legend=legend)
-        panels = body.subplots(3, 3).ravel()
+        chosen = panels_of(groups)
+        rows = -(-(len(chosen) + 1) // 3)
+        _, body, figure = themes.headed_figure(15, 1 + 3 * rows, title=_title(groups), legend=legend)
+        panels = body.subplots(rows, 3).ravel()
+        for axes in panels[len(chosen) : -1]:
+            axes.remove()
         scale, unit = _scale(groups, over)
-        for axes, panel in zip(panels, PANELS, strict=False):
+        for axes, panel in zip(panels, chosen, strict=False):
             _draw_panel(axes, panel, groups, over=over, smoothing=smoothing, scale=scale, theme=theme)
             _label_x(axes, over, unit)
         _draw_phases(panels[-1], groups, over=over, smoothing=smoothing, scale=scale, theme=theme)

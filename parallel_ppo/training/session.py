@@ -29,7 +29,7 @@ from parallel_ppo.records.display import Display, duration_text, make_log
 from parallel_ppo.records.timeline import Phase, process_started
 from parallel_ppo.records.trace import ChromeTrace, NoTrace, Trace
 from parallel_ppo.settings.layers import to_yaml
-from parallel_ppo.settings.schema import SCHEDULE_ENDS, learning_settings
+from parallel_ppo.settings.schema import SCHEDULE_ENDS, Settings, learning_settings
 from parallel_ppo.storage import user_key
 from parallel_ppo.storage.files import open_to_append
 from parallel_ppo.training import checkpoint
@@ -89,12 +89,20 @@ def check_resources(plan: Plan, num_parameters: int) -> None:
     workers = 0 if plan.inline else plan.placement.num_workers
     need = bytes_needed(plan.settings, plan.spec, num_parameters) + (workers + 1) * PROCESS_BYTES
     for problem in (
-        memory_need_error(need, plan.machine),
+        memory_need_error(need, plan.machine, what_can_shrink(plan.settings)),
         descriptor_need_error(64 + DESCRIPTORS_PER_WORKER * workers, plan.machine),
         disk_need_error(plan, num_parameters),
     ):
         if problem is not None:
             raise InputError(problem)
+
+
+def what_can_shrink(settings: Settings) -> str:
+    """Of a run that does not fit into the memory."""
+    is_episodic = settings.curiosity.kind == "ngu"
+    return "fewer environments, steps or workers" + (
+        ", a smaller curiosity.ngu_memory" if is_episodic else ""
+    )
 
 
 def run(

@@ -54,6 +54,10 @@ FAST = [
         (["--set", "hardware.pinning=[4000]"], "hardware.pinning"),
         (["--set", "hardware.num_threads=3"], "is for the sequential trainer"),
         (["--num-envs", "65536", "--n-steps", "1024", "--batch-size", "65536"], "GB"),
+        (["--curiosity", "rdn"], "--curiosity rdn: curiosity.kind: got 'rdn'; expected none, rnd, icm, ngu"),
+        (["--curiosity", "rnd", "--algorithm", "impala"], "rnd cannot be used with impala"),
+        (["--curiosity", "icm", "--set", "training.lag=1"], "training.lag: is 1, and icm rewards samples"),
+        (["--curiosity", "ngu", "--set", "curiosity.ngu_memory=100000000"], "a smaller curiosity.ngu_memory"),
     ],
 )  # fmt: skip
 def test_bad_input(

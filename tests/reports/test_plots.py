@@ -9,7 +9,7 @@ from parallel_ppo.reports import theme
 from parallel_ppo.reports.command_line import directory_for
 from parallel_ppo.reports.groups import group_seeds
 from parallel_ppo.reports.plot_command import main
-from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, PANELS, curves_figure
+from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, PANELS, curves_figure, panels_of
 from parallel_ppo.reports.runs import load_run
 
 
@@ -98,3 +98,16 @@ def test_the_picture_says_what_its_lines_are_and_covers_no_data(tmp_path):
         assert box.x0 >= 0 and box.x1 <= width and box.y1 <= height
         for axes in figure.subfigs[1].axes:
             assert not box.shrunk(0.98, 0.9).overlaps(axes.get_window_extent())
+
+
+def test_curiosity_has_panels_of_its_own_where_there_is_one(tmp_path):
+    plain, curious = (load_run(write_run(tmp_path / name)) for name in ("plain", "curious"))
+    curious.columns.update(
+        dict.fromkeys(("intrinsic_reward", "predictor_loss"), curious.column("value_loss"))
+    )
+    assert panels_of(group_seeds([plain])) == PANELS
+    found = panels_of(group_seeds([plain, curious]))
+    assert [panel.column for panel in found[len(PANELS) :]] == ["intrinsic_reward", "predictor_loss"]
+    figure = curves_figure(group_seeds([curious]), over=OVER_STEPS, smoothing=3)
+    titles = [axes.get_title(loc="left") for axes in figure.axes]
+    assert "Loss of the predictor" in titles and len(titles) == len(found) + 1

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from parallel_ppo.commands.train import train_sequential
 from tests.cluster.nodes import Nodes, summary
 from tests.conftest import train
 from tests.training.test_algorithm_equality import killed_and_resumed
@@ -27,3 +28,22 @@ def test_every_curiosity_learns_the_same_bits(kind: str, tmp_path: Path) -> None
         assert [code for code, _ in nodes.wait()] == [0, 0]
     for name in HASHES:
         assert broken.summary[name] == whole.summary[name] == summary(tmp_path / "nodes")[name], name
+
+
+def test_observations_that_never_change_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = "tests.envs.sample_envs:Chain-v0"
+    shape = ["--env", name, "--num-envs", "2", "--n-steps", "8", "--batch-size", "16", "--quiet"]
+    chosen = [
+        "--curiosity",
+        "rnd",
+        "--set",
+        "curiosity.warmup_steps=20",
+        "--output-dir",
+        str(tmp_path / "run"),
+    ]
+    assert train_sequential([*shape, *chosen]) == 2
+    errors = capsys.readouterr().err
+    assert f"the observations of {name} cannot be whitened, they do not change" in errors
+    assert errors.count("\n") == 1
