@@ -26,7 +26,7 @@ PREPARED = [
     *(TRAIN.replace("parallel_", "").format(env="CartPole-v1", seed=seed, run=f"runs/s{seed}") for seed in (1, 2)),
     *(TRAIN.format(env=f"CartPole-v1 --algorithm {name}", seed=1, run=f"runs/{name}") for name in ("ppo", "impala", "a2c")),
     TRAIN.format(env="Pendulum-v1", seed=1, run="runs/pendulum"),
-    'pip install -q "gymnasium[mujoco]"',
+    'pip install -q "gymnasium[mujoco]" minigrid',
 ]  # fmt: skip  # runs and packages that the pages take for granted
 
 
