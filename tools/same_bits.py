@@ -22,6 +22,7 @@ from parallel_ppo.arguments import Parser, guarded  # noqa: E402
 EXAMPLE = "tools/same_bits.py --before bfd3413"
 SHAPE = ["--num-envs", "16", "--n-steps", "16", "--batch-size", "64", "--n-epochs", "2", "--seed", "7"]
 STEPS = ["--total-timesteps", "1024"]
+OLD_MLP = ["--set", "training.kernels=torch", "--set", "env.slice_envs=8"]  # what was the default for MLPs
 NORMALISED = ["--set", "training.normalize_observations=true"]
 COINRUN = ["--env", "coinrun", *SHAPE, *STEPS]
 CASES = {
@@ -29,8 +30,8 @@ CASES = {
     "coinrun IMPALA torch": [*COINRUN, "--policy", "impala", "--set", "training.kernels=torch"],
     "coinrun Nature native": [*COINRUN, "--policy", "nature", "--set", "training.kernels=native"],
     "coinrun Nature torch": [*COINRUN, "--policy", "nature", "--set", "training.kernels=torch"],
-    "CartPole": ["--env", "CartPole-v1", "--total-timesteps", "5120", "--seed", "3"],
-    "Pendulum normalised": ["--env", "Pendulum-v1", *NORMALISED, *SHAPE, *STEPS],
+    "CartPole": ["--env", "CartPole-v1", *OLD_MLP, "--total-timesteps", "5120", "--seed", "3"],
+    "Pendulum normalised": ["--env", "Pendulum-v1", *OLD_MLP, *NORMALISED, *SHAPE, *STEPS],
     "Dict with an image": [
         "--env",
         "tests.envs.sample_envs:Camera-v0",
@@ -40,9 +41,14 @@ CASES = {
         *SHAPE,
         *STEPS,
     ],
-    "LunarLander": ["--env", "LunarLander-v3", *SHAPE, "--set", "env.slice_envs=8", *STEPS],
+    "LunarLander": ["--env", "LunarLander-v3", *OLD_MLP, *SHAPE, *STEPS],
 }
-TWO_NODES, RESUME = "two nodes", "resume of the other's checkpoint"
+TWO_NODES = "two nodes"
+RESUMES = {
+    "resume of the other's checkpoint": CASES["coinrun Nature native"],
+    "resume of the other's MLP, by its defaults": ["--env", "CartPole-v1", *SHAPE],
+}
+NAMES = (*CASES, TWO_NODES, *RESUMES)
 
 
 def run(tree: Path, script: str, *arguments: str) -> None:
@@ -77,8 +83,8 @@ def two_nodes(tree: Path, folder: Path) -> str:
     return policy_hash(folder)
 
 
-def half(tree: Path, folder: Path) -> None:
-    chosen = [*CASES["coinrun Nature native"], "--total-timesteps", "512", "--num-workers", "2", "--quiet"]
+def half(tree: Path, folder: Path, name: str) -> None:
+    chosen = [*RESUMES[name], "--total-timesteps", "512", "--num-workers", "2", "--quiet"]
     run(tree, "train_parallel_timed.py", *chosen, "--output-dir", str(folder))
 
 
@@ -93,8 +99,8 @@ def compare(before: Path, scratch: Path, name: str) -> tuple[str, str]:
         folder = scratch / f"{label}-{name.replace(' ', '-')}"
         if name == TWO_NODES:
             found.append(two_nodes(tree, folder))
-        elif name == RESUME:
-            half(before, folder)
+        elif name in RESUMES:
+            half(before, folder, name)
             found.append(rest(tree, folder))
         else:
             found.append(plain(tree, folder, name))
@@ -126,11 +132,9 @@ def main() -> int:
     parser.add_argument("--before", required=True, metavar="COMMIT_OR_FOLDER", help="the other version")
     parser.add_argument("--only", metavar="WORD", default="", help="only cases whose name has this word")
     arguments = parser.parse_args()
-    names = [name for name in (*CASES, TWO_NODES, RESUME) if arguments.only.lower() in name.lower()]
+    names = [name for name in NAMES if arguments.only.lower() in name.lower()]
     if not names:
-        parser.error(
-            f"--only {arguments.only}: no such case; there are {', '.join((*CASES, TWO_NODES, RESUME))}"
-        )
+        parser.error(f"--only {arguments.only}: no such case; there are {', '.join(NAMES)}")
     different = 0
     with checkout(arguments.before) as before, tempfile.TemporaryDirectory() as scratch:
         for name in names:

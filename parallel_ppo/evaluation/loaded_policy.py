@@ -50,7 +50,7 @@ def usable_kernels(settings: Settings, spec: EnvSpec) -> Settings:
     """A policy that was trained on our own kernels can be looked at where they do not run."""
     if settings.training.kernels != "native":
         return settings
-    reason = unusable(settings.training.policy, spec.observation_shape)
+    reason = unusable(settings.training.policy, spec.observation_shape, settings.training.hidden_sizes)
     if reason is None:
         return settings
     print(

@@ -12,6 +12,7 @@ from parallel_ppo.kernels.build import VARIANTS, BuildError, load
 from parallel_ppo.settings.networks import listed
 
 MAX_CHANNELS = 12
+UNITS = 16  # of an MLP's hidden layers: a multiple of these
 
 
 class Kernels(NamedTuple):
@@ -59,10 +60,15 @@ def choose_variant(wanted: str | None = None) -> str:
     raise ValueError(f"this CPU lacks {', '.join(sorted(missing))}")
 
 
-def unsuitable(policy: str, shape: Sequence[int]) -> str | None:
-    """Why the kernels do not know this network on images of this shape (height, width, channels), or None."""
+def unsuitable(policy: str, shape: Sequence[int], hidden_sizes: Sequence[int] = ()) -> str | None:
+    """Why the kernels do not know this network on observations of this shape, or None."""
+    if policy == "mlp":
+        fits = hidden_sizes and not any(size % UNITS for size in hidden_sizes)
+        return (
+            None if fits else f"hidden sizes are {list(hidden_sizes)}, the kernels know multiples of {UNITS}"
+        )
     if policy not in NETWORKS:
-        return f"the network is {policy}, the kernels know {listed(NETWORKS, 'and')}"
+        return f"the network is {policy}, the kernels know {listed([*NETWORKS, 'mlp'], 'and')}"
     height, width, channels = shape
     if height != width or (policy, height) not in KERNELS:
         known = " and ".join(f"{side}x{side}" for network, side in KERNELS if network == policy)
@@ -72,9 +78,9 @@ def unsuitable(policy: str, shape: Sequence[int]) -> str | None:
     return None
 
 
-def unusable(policy: str, shape: Sequence[int]) -> str | None:
+def unusable(policy: str, shape: Sequence[int], hidden_sizes: Sequence[int] = ()) -> str | None:
     """Why the kernels cannot be used for this network here, or None. Compiles them if need be."""
-    reason = unsuitable(policy, shape)
+    reason = unsuitable(policy, shape, hidden_sizes)
     if reason is None:
         try:
             load(choose_variant())

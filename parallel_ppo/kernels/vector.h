@@ -34,8 +34,10 @@ INLINE vec v_fma(vec a, vec b, vec c) { return _mm512_fmadd_ps(a, b, c); }   /* 
 INLINE vec v_fnma(vec a, vec b, vec c) { return _mm512_fnmadd_ps(a, b, c); } /* c - a b */
 INLINE vec v_div(vec a, vec b) { return _mm512_div_ps(a, b); }
 INLINE vec v_sqrt(vec a) { return _mm512_sqrt_ps(a); }
-/* The order of the operands lets a NaN through. */
+/* The order of the operands lets a NaN through; of the next two, one in `a`. */
 INLINE vec v_relu(vec a) { return _mm512_max_ps(_mm512_setzero_ps(), a); }
+INLINE vec v_at_least(float least, vec a) { return _mm512_max_ps(v_set(least), a); }
+INLINE vec v_at_most(float most, vec a) { return _mm512_min_ps(v_set(most), a); }
 INLINE vec v_where_positive(vec condition, vec a) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(condition, _mm512_setzero_ps(), _CMP_GT_OQ), a);
 }
@@ -70,6 +72,8 @@ INLINE vec v_fnma(vec a, vec b, vec c) { return _mm256_fnmadd_ps(a, b, c); }
 INLINE vec v_div(vec a, vec b) { return _mm256_div_ps(a, b); }
 INLINE vec v_sqrt(vec a) { return _mm256_sqrt_ps(a); }
 INLINE vec v_relu(vec a) { return _mm256_max_ps(_mm256_setzero_ps(), a); }
+INLINE vec v_at_least(float least, vec a) { return _mm256_max_ps(v_set(least), a); }
+INLINE vec v_at_most(float most, vec a) { return _mm256_min_ps(v_set(most), a); }
 INLINE vec v_where_positive(vec condition, vec a) {
     return _mm256_and_ps(_mm256_cmp_ps(condition, _mm256_setzero_ps(), _CMP_GT_OQ), a);
 }

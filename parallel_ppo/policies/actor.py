@@ -13,6 +13,7 @@ from parallel_ppo.policies import heads, own_network
 from parallel_ppo.policies.autograd import AutogradNetwork
 from parallel_ppo.policies.mlp import Mlp
 from parallel_ppo.policies.native_cnn import NativeCnn
+from parallel_ppo.policies.native_mlp import NativeMlp
 from parallel_ppo.policies.network import Acted, Network, Output, values_of
 from parallel_ppo.policies.parameters import bind
 from parallel_ppo.policies.policy import Policy, Preparation
@@ -74,11 +75,10 @@ def check_network(settings: Settings, spec: EnvSpec, policy: Policy) -> None:
 
 
 def _network(settings: Settings, policy: Policy, parameters: Tensor) -> Network:
-    """A policy of two MLPs is stacked, CNNs run on our kernels where those were chosen, torch computes
-    the rest.
-    """
+    """Our kernels where those were chosen; of torch's, a policy of two MLPs is stacked."""
+    is_native = settings.training.kernels == "native"
     if isinstance(policy.trunk, Mlp) and policy.value_trunk is not None:
-        return StackedMlp(policy, parameters)
-    if settings.training.kernels == "native":
+        return NativeMlp(policy, parameters) if is_native else StackedMlp(policy, parameters)
+    if is_native:
         return NativeCnn(policy, parameters, settings.training.policy)
     return AutogradNetwork(policy)

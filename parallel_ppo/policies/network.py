@@ -1,8 +1,8 @@
 """What a worker knows of a network: how it acts, and how it is differentiated. B samples, A action
 components, K outputs.
 
-Three ways to compute one: `autograd.py` (any policy), `stacked_mlp.py` (MLPs), `native_cnn.py` (CNNs on
-our own kernels).
+Four ways to compute one: `autograd.py` (any policy), `stacked_mlp.py` (MLPs), `native_mlp.py` and
+`native_cnn.py` (on our own kernels).
 """
 
 from typing import Any, NamedTuple, Protocol

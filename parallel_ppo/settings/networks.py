@@ -15,6 +15,7 @@ class NetworkKind(NamedTuple):
     smallest_image: int = 1  # pixels; below it the last layer has nothing to read
     has_width: bool = False  # `training.width` scales its channels
     default_lane: int | None = 64  # samples of a lane; None: all of a slice's samples in a minibatch
+    default_slice: int = 8  # environments at most; fewer where a forward pass costs little beside their steps
 
 
 NETWORKS = {
@@ -22,7 +23,9 @@ NETWORKS = {
     "impoola": NetworkKind("parallel_ppo.policies.impala:Impoola", "images", "fan_in", has_width=True),
     "nature": NetworkKind("parallel_ppo.policies.nature:Nature", "images", "orthogonal", smallest_image=36),
     "small_image": NetworkKind("parallel_ppo.policies.small_image:SmallImage", "images", "orthogonal"),
-    "mlp": NetworkKind("parallel_ppo.policies.mlp:Mlp", "vectors", "orthogonal", True, default_lane=None),
+    "mlp": NetworkKind(
+        "parallel_ppo.policies.mlp:Mlp", "vectors", "orthogonal", True, default_lane=None, default_slice=4
+    ),
 }
 LARGEST_SMALL_IMAGE = 32  # pixels a side
 EXPECTED = f"expected auto, {', '.join(NETWORKS)}, or a network of your own as module:Class"

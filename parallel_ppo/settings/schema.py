@@ -15,7 +15,7 @@ from parallel_ppo.arguments import hours
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS, checked_algorithm
 from parallel_ppo.settings.augmentations import checked_augmentation
 from parallel_ppo.settings.curiosity import checked_curiosity
-from parallel_ppo.settings.networks import checked_policy, network_kind
+from parallel_ppo.settings.networks import NetworkKind, checked_policy, network_kind
 
 
 def _whole(value: Any) -> Any:
@@ -279,15 +279,12 @@ SCHEDULE_ENDS = ("training.schedule_steps", "training.schedule_hours")
 def derive_shape(settings: Settings) -> Shape:
     env, training = settings.env, settings.training
     in_turn = ALGORITHM_KINDS[training.algorithm].in_turn
-    largest = 1 if in_turn else DEFAULT_SLICE
-    slice_envs = env.slice_envs or max(
-        n for n in range(1, min(largest, env.num_envs) + 1) if env.num_envs % n == 0
-    )
+    slice_envs = env.slice_envs or (1 if in_turn else _default_slice(env, training))
     if training.num_actors is not None:
         slice_envs = max(1, env.num_envs // training.num_actors)
     num_slices, total = env.num_envs // slice_envs, env.num_envs * training.n_steps
     samples = training.batch_size // num_slices
-    lane = training.lane_samples or _default_lane(training.policy) or samples
+    lane = training.lane_samples or _kind(training.policy).default_lane or samples
     count = min(-(-samples // max(lane, 1)), MAX_LANES)  # more are refused by `_check_batch`
     lanes = tuple(samples // count + (index < samples % count) for index in range(count))
     return Shape(training.n_steps, env.num_envs, slice_envs, num_slices, training.n_epochs,
@@ -296,9 +293,21 @@ def derive_shape(settings: Settings) -> Shape:
                  num_slices if in_turn else 0)  # fmt: skip
 
 
-def _default_lane(policy: str) -> int | None:
+def _default_slice(env: EnvSettings, training: TrainingSettings) -> int:
+    """The network's own, if as many slices can share a minibatch evenly."""
+    chosen = largest_slice(env.num_envs, _kind(training.policy).default_slice)
+    if training.batch_size % (env.num_envs // chosen):
+        return largest_slice(env.num_envs)
+    return chosen
+
+
+def largest_slice(num_envs: int, most: int = DEFAULT_SLICE) -> int:
+    return max(n for n in range(1, min(most, num_envs) + 1) if num_envs % n == 0)
+
+
+def _kind(policy: str) -> NetworkKind:
     """`auto` is resolved before anything is collected; until then it counts as a network for images."""
-    return network_kind("impala" if policy == "auto" else policy).default_lane
+    return network_kind("impala" if policy == "auto" else policy)
 
 
 def learning_settings(settings: Settings) -> dict[str, Any]:

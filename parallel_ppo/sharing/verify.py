@@ -21,7 +21,7 @@ from parallel_ppo.sharing.folder import SETTINGS, Shared, read
 from parallel_ppo.training import session
 from parallel_ppo.training.arithmetic import arithmetic, differences
 from parallel_ppo.training.checkpoint import POLICY
-from parallel_ppo.training.planning import make_plan
+from parallel_ppo.training.planning import as_before, make_plan
 from parallel_ppo.workers.fork_server import ForkServer
 
 DEFAULT_ITERATIONS = 10
@@ -64,6 +64,7 @@ def read_claim(folder: Path, iterations: int | None, *, trust: bool) -> Claim:
 
 def _learned(saved: Settings, iterations: int) -> Settings:
     """The settings that decide what is learned, and an end after so many iterations."""
+    saved = as_before(saved)
     steps = iterations * saved.shape.steps_per_iteration
     return Settings(
         env=saved.env,
@@ -79,7 +80,8 @@ def verify(claim: Claim, signals: Signals) -> Verdict:
     if not shared.provenance["reproducible"]:
         return _not_comparable("the run says of itself that it cannot be repeated bit for bit")
     if settings.training.kernels == "native":
-        reason = unusable(settings.training.policy, claim.observation_shape)
+        training = settings.training
+        reason = unusable(training.policy, claim.observation_shape, training.hidden_sizes)
         if reason is not None:
             return _not_comparable(
                 f"it was trained with native kernels, which do not run here ({reason[:200]})"

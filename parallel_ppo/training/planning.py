@@ -18,11 +18,17 @@ from parallel_ppo.kernels.choice import NETWORKS, unusable
 from parallel_ppo.machine.placement import Placement, address_space_error, plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.records.trackers import check_installed
+from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
 from parallel_ppo.settings.augmentations import AUGMENTATION_KINDS
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.named_code import find
 from parallel_ppo.settings.networks import automatic, is_own, network_kind, that_read
-from parallel_ppo.settings.schema import Settings, changed_learning_setting, changed_schedule
+from parallel_ppo.settings.schema import (
+    Settings,
+    changed_learning_setting,
+    changed_schedule,
+    largest_slice,
+)
 from parallel_ppo.storage.run_directory import ForeignDirectory, RunDirectory
 from parallel_ppo.training.worker_count import useful_workers
 
@@ -60,7 +66,7 @@ def make_plan(
     check_addresses(LIBRARY_ADDRESSES)
     settings = settings.changed("cluster", nnodes=node.size)
     if resume is not None:
-        settings = _as_before(settings)
+        settings = as_before(settings)
     if node.leads:
         check_installed(settings.logging.trackers)
     if settings.hardware.buffers == "file":
@@ -85,7 +91,7 @@ def make_plan(
                 f"--output-dir {output}: a resumed run stays in {resume}; leave --output-dir out"
             )
         directory = RunDirectory.existing(resume)
-        saved = _as_before(load_settings(file=resume / "config.yaml", flags={}))
+        saved = as_before(load_settings(file=resume / "config.yaml", flags={}))
         problem = changed_learning_setting(saved, settings)
         if problem is not None:
             raise InputError(problem)
@@ -110,22 +116,32 @@ def make_plan(
     )
 
 
-def _as_before(settings: Settings) -> Settings:
-    """A run that was saved before these choices existed reused its environments and knew no masks."""
-    undecided = [key for key in ("fresh_objects", "action_masks") if getattr(settings.env, key) == "auto"]
-    return settings.changed("env", **dict.fromkeys(undecided, False))
+def as_before(settings: Settings) -> Settings:
+    """A run that was saved before these choices existed reused its environments, knew no masks, and made
+    slices of one size for all networks.
+    """
+    env = settings.env
+    undecided = [key for key in ("fresh_objects", "action_masks") if getattr(env, key) == "auto"]
+    settings = settings.changed("env", **dict.fromkeys(undecided, False))
+    if env.slice_envs is not None or ALGORITHM_KINDS[settings.training.algorithm].in_turn:
+        return settings
+    return settings.changed("env", slice_envs=largest_slice(env.num_envs))
 
 
 def _resolve_env(settings: Settings, spec: EnvSpec, trial: Trial) -> Settings:
-    """Whether every episode is played in an environment made for it, and whether it says which actions
-    are allowed.
+    """Whether every episode is played in an environment made for it, whether it says which actions are
+    allowed, and how many make a slice.
     """
     fresh = settings.env.fresh_objects
     if fresh == "auto":
         fresh = bool(trial.differs_when_reused) and not trial.remembers
     if settings.env.action_masks is True and not spec.masks_actions:
         raise InputError("env.action_masks: is for Discrete and MultiDiscrete actions; remove it")
-    return settings.changed("env", fresh_objects=fresh, action_masks=spec.masks_actions)
+    in_turn = ALGORITHM_KINDS[settings.training.algorithm].in_turn
+    slice_envs = settings.env.slice_envs if in_turn else settings.shape.slice_envs
+    return settings.changed(
+        "env", fresh_objects=fresh, action_masks=spec.masks_actions, slice_envs=slice_envs
+    )
 
 
 def check_addresses(more_bytes: int) -> None:
@@ -239,7 +255,7 @@ def resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
         return settings
     reason: str | None = "the observation has several parts"
     if not spec.parts:
-        reason = unusable(settings.training.policy, spec.observation_shape)
+        reason = unusable(settings.training.policy, spec.observation_shape, settings.training.hidden_sizes)
     if settings.training.width != 1:
         reason = f"the network is {settings.training.width:g} times as wide as the kernels know it"
     if reason is None:

@@ -11,9 +11,10 @@ from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.machine.iteration_model import WORTH_PROCESSES, Iteration, Pieces
 from parallel_ppo.settings.schema import Settings, Shape
 
-FORWARD = 8e-5  # seconds for the calls of one batched forward pass, an action and its bookkeeping
-LANE = 3e-4  # seconds for the calls of one lane's gradient
-OPERATIONS = 2e10  # a second, in small matrix products on one core
+# Seconds for the calls of one batched forward pass, an action and its bookkeeping; of one lane's gradient.
+FORWARD = {"torch": 8e-5, "native": 3e-5}
+LANE = {"torch": 3e-4, "native": 1.2e-4}
+OPERATIONS = {"torch": 2e10, "native": 1.5e11}  # a second, in small matrix products on one core
 
 
 def useful_workers(
@@ -46,8 +47,9 @@ def _estimate(settings: Settings, spec: EnvSpec, step: float, cores: int) -> Ite
     shape = settings.shape
     sizes = [*spec.observation_shape, *settings.training.hidden_sizes]
     products = 4 * sum(before * after for before, after in pairwise(sizes))
-    forward = FORWARD + shape.slice_envs * products / OPERATIONS
-    lane = LANE + 3 * max(shape.lane_sizes) * products / OPERATIONS
+    kernels = settings.training.kernels
+    forward = FORWARD[kernels] + shape.slice_envs * products / OPERATIONS[kernels]
+    lane = LANE[kernels] + 3 * max(shape.lane_sizes) * products / OPERATIONS[kernels]
     pieces = pieces_of(shape)
     collect = shape.num_slices * shape.num_steps * (shape.slice_envs * step + forward)
     return Iteration(collect, pieces.updates * pieces.lanes * lane, 0.0, pieces, workers=0, cores=cores)

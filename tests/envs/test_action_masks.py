@@ -102,7 +102,7 @@ def test_masks_can_be_ignored_and_are_off_without_one(tmp_path: Path) -> None:
     assert not probe(
         small_settings(ENV, env__kwargs={"says": "nothing"}, env__action_masks=False)
     ).masks_actions
-    masked = small_settings(ENV)
+    masked = small_settings(ENV, env__slice_envs=8)
     env = make_slice(masked, 0)
     env.reset()
     assert probe(masked).masks_actions and env.action_mask.shape == (8, 6)

@@ -185,6 +185,17 @@ def test_slices_are_the_largest_divisor_up_to_eight(envs: int, slice_envs: int) 
     assert settings.shape.slice_envs == slice_envs
 
 
+@pytest.mark.parametrize(
+    ("envs", "batch", "slice_envs"),
+    [(8, 256, 4), (16, 256, 4), (6, 96, 3), (8, 129, 8), (16, 2, 8), (5, 5, 1)],
+)
+def test_slices_of_an_mlp_are_smaller_where_they_share_a_minibatch_evenly(
+    envs: int, batch: int, slice_envs: int
+) -> None:
+    settings = Settings().changed("env", num_envs=envs).changed("training", policy="mlp", batch_size=batch)
+    assert settings.shape.slice_envs == slice_envs
+
+
 def test_lanes_split_a_share_evenly() -> None:
     settings = load_settings(
         file=None, flags={"training.batch_size": 4096, "training.n_steps": 128, "training.lane_samples": 100}
@@ -196,4 +207,4 @@ def test_lanes_split_a_share_evenly() -> None:
 def test_a_changed_copy_derives_its_own_shape() -> None:
     settings = small_settings(policy="auto", training__batch_size=256)
     assert settings.shape.lane_sizes == (64, 64)
-    assert settings.changed("training", policy="mlp").shape.lane_sizes == (128,)
+    assert settings.changed("training", policy="mlp").shape.lane_sizes == (64,)

@@ -123,7 +123,7 @@ def test_target_kl_stops_before_the_step() -> None:
 
 
 def test_a_gradient_that_is_not_finite_is_never_applied() -> None:
-    settings = small_settings()
+    settings = small_settings(env__slice_envs=8)
     state, pool, _ = collected(settings)
     state.memory.log_prob[3, 9] = np.nan
     before = state.parameters.clone()

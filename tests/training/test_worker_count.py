@@ -17,8 +17,8 @@ SPEC = EnvSpec((17,), "float32", ActionSpec("gaussian", (6,)), 0)
 
 def settings(num_envs: int, batch_size: int, hidden: list[int]) -> Settings:
     return small_settings(
-        env__num_envs=num_envs, training__n_steps=128, training__batch_size=batch_size,
-        training__hidden_sizes=hidden
+        env__num_envs=num_envs, env__slice_envs=8, training__n_steps=128, training__batch_size=batch_size,
+        training__hidden_sizes=hidden, training__kernels="torch",
     )  # fmt: skip
 
 
@@ -48,6 +48,13 @@ def test_more_workers_than_slices_bring_nothing() -> None:
 @pytest.mark.parametrize("most", [1, 2, 8])
 def test_never_more_than_there_are(most: int) -> None:
     assert 0 <= chosen(settings(64, 4096, [256, 256]), most, 100) <= most
+
+
+def test_slices_of_four_give_two_workers_something_to_do() -> None:
+    assert (
+        chosen(small_settings(env__num_envs=8, training__n_steps=256, training__kernels="native"), 2, 500)
+        == 2
+    )
 
 
 def test_convolutions_are_left_to_the_placement() -> None:
