@@ -247,13 +247,18 @@ def main() -> int:
 
 
 def measure(arguments: argparse.Namespace, link: Link | None, command: Callable[..., list[str]]) -> int:
-    """Starts all nodes, each on cores of its own, and waits for them."""
+    """Starts all nodes, each on cores of its own, and waits for them; one that fails ends the others."""
     address, started = "10.78.0.1" if link else "127.0.0.1", []
     for rank in range(arguments.nodes):
         host = ["ip", "netns", "exec", link.hosts[rank]] if link else []
         bind = partial(os.sched_setaffinity, 0, own_cores(rank, arguments.nodes))
         started.append(subprocess.Popen([*host, *command(rank=rank, address=address)], preexec_fn=bind))
-    return max(process.wait() for process in started)
+    while any(process.poll() is None for process in started):
+        if any(process.poll() for process in started):
+            for process in started:
+                process.terminate()
+        time.sleep(0.1)
+    return max(abs(process.wait()) for process in started)
 
 
 if __name__ == "__main__":
