@@ -1,7 +1,7 @@
 """Tell from a trace (`--trace`) how long each phase took and what share of it the workers had nothing to do.
 
 With a lag the workers collect the next rollout while the coordinator reduces, exchanges and steps: this is
-the figure that shows it. Iterations that warm up are left out.
+the figure that shows it. Iterations that warm up are left out. --picture draws one iteration of each.
 """
 
 import json
@@ -14,12 +14,17 @@ from typing import Any, NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import parallel_ppo.venv  # noqa: E402, F401
+import parallel_ppo.venv  # noqa: E402, F401  # isort: skip
+from matplotlib.axes import Axes  # noqa: E402
+from matplotlib.figure import Figure  # noqa: E402
+
 from parallel_ppo.arguments import Parser, run  # noqa: E402
 from parallel_ppo.exits import InputError  # noqa: E402
+from parallel_ppo.reports import theme as themes  # noqa: E402
 
 EXAMPLE = "tools/trace_idle.py runs/parallel-1/trace-1.json"
 COORDINATOR = 0  # the track; workers have the others
+SHOWN = ("collect", "gradient, gradients", "gather, exchange", "reduce, revalue")  # with a colour each
 Interval = tuple[float, float]
 
 
@@ -81,13 +86,50 @@ def _covered(spans: Sequence[Interval], began: float, ended: float) -> float:
     return sum(max(0.0, min(ended, until) - max(began, since)) for since, until in spans)
 
 
+# --- as a picture -------------------------------------------------------------------------------------------
+
+
+def picture(paths: Sequence[Path], skip: int) -> Figure:
+    """One iteration of each trace, on one scale of time: who did what."""
+    with themes.drawing(themes.LIGHT):
+        colors = dict(zip(SHOWN, themes.LIGHT.phases, strict=True))
+        legend = [(names, color) for names, color in colors.items()]
+        title = "One iteration: what the coordinator waits for, and what the worker does meanwhile"
+        _, body, figure = themes.headed_figure(11, 1.5 * len(paths) + 0.5, title=title, legend=legend)
+        rows = body.subplots(len(paths), 1, squeeze=False, sharex=True).ravel()
+        for axes, path in zip(rows, paths, strict=True):
+            _draw_iteration(axes, _events(path), skip, colors)
+            axes.set_title(path.parent.name)
+        rows[-1].set_xlabel("seconds")
+    return figure
+
+
+def _draw_iteration(axes: Axes, events: list[dict[str, Any]], skip: int, colors: dict[str, str]) -> None:
+    tracks = {e["tid"]: e["args"]["name"] for e in events if e["ph"] == "M" and e["name"] == "thread_name"}
+    drawn = [e for e in events if e["ph"] == "X" and e.get("cat") != "phase" and e["name"] != "wait"]
+    starts = [e["ts"] for e in drawn if e["tid"] == COORDINATOR and e["name"] == "collect"]
+    first, last = starts[skip], starts[skip + 1]
+    for event in sorted(drawn, key=lambda e: -e["dur"]):  # what interrupts a collect lies on top of it
+        color = next((color for names, color in colors.items() if event["name"] in names), None)
+        began, ended = max(first, event["ts"]), min(last, event["ts"] + event["dur"])
+        if color and ended > began:
+            axes.barh(-event["tid"], (ended - began) / 1e6, left=(began - first) / 1e6, color=color)
+    axes.set_yticks([-track for track in tracks], list(tracks.values()))
+    axes.grid(False)
+
+
 def main() -> int:
     parser = Parser(description=str(__doc__), examples=[EXAMPLE], quiet=False)
-    parser.add_argument("trace", type=Path, metavar="TRACE")
+    parser.add_argument("traces", type=Path, metavar="TRACE", nargs="+")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="also draw them, as PNG or SVG")
     parser.add_argument("--skip", type=int, default=1, help="iterations that warm up (default: %(default)s)")
     arguments = parser.parse_args()
-    for name, found in idle_by_phase(arguments.trace, skip=arguments.skip).items():
-        print(f"{name:12} {found.seconds:9.4f} s per iteration, workers idle {100 * found.idle:5.1f} %")
+    for path in arguments.traces:
+        print(path)
+        for name, found in idle_by_phase(path, skip=arguments.skip).items():
+            print(f"{name:12} {found.seconds:9.4f} s per iteration, workers idle {100 * found.idle:5.1f} %")
+    if arguments.picture is not None:
+        themes.save(picture(arguments.traces, arguments.skip), arguments.picture)
     return 0
 
 

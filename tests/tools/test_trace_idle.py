@@ -9,7 +9,7 @@ from parallel_ppo.records.timeline import Phase
 from parallel_ppo.records.trace import ChromeTrace
 from parallel_ppo.workers.pool import Span
 from parallel_ppo.workers.tasks import Collect, Gradient
-from tools.trace_idle import idle_by_phase
+from tools.trace_idle import idle_by_phase, picture
 
 
 def write_trace(path: Path, *, lag: bool) -> Path:
@@ -44,3 +44,10 @@ def test_what_is_no_trace_or_too_short_is_said(tmp_path: Path) -> None:
         idle_by_phase(tmp_path / "other.json")
     with pytest.raises(InputError, match="too few iterations; trace at least 5"):
         idle_by_phase(write_trace(tmp_path / "short.json", lag=False), skip=3)
+
+
+def test_the_picture_shows_whom_the_exchange_keeps_waiting(tmp_path: Path) -> None:
+    traces = [write_trace(tmp_path / f"{lag}.json", lag=lag) for lag in (False, True)]
+    axes = picture(traces, 1).get_axes()
+    widths = [sorted(bar.get_width() for bar in one.patches) for one in axes]
+    assert widths == [[2, 2, 3, 4, 4, 4, 4], [2, 2, 3, 4, 4, 4, 10]]
