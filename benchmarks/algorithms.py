@@ -121,14 +121,15 @@ def main() -> int:
     parser.add_argument("--speeds", type=Path, metavar="DIR", help="short runs of the same names, each alone")
     parser.add_argument("--data", type=Path, metavar="FILE", help="draw this JSON instead of reading runs")
     parser.add_argument("--output", type=Path, default=Path("algorithms"), metavar="NAME",
-                        help="writes NAME.json and NAME.png (default: %(default)s)")  # fmt: skip
+                        help="writes NAME.png, and NAME.json of runs (default: %(default)s)")  # fmt: skip
     arguments = parser.parse_args()
     data = _data(arguments)
     for game in dict.fromkeys(one["game"] for one in data["curves"]):
         for row in at_equal_effort([one for one in data["curves"] if one["game"] == game]):
             print(json.dumps(row))
     output = arguments.output
-    write_atomically(output.with_suffix(".json"), (json.dumps(data, indent=1) + "\n").encode())
+    if arguments.data is None:
+        write_atomically(output.with_suffix(".json"), (json.dumps(data, indent=1) + "\n").encode())
     themes.save(figure(data), output.with_suffix(".png"))
     return 0
 
