@@ -94,7 +94,7 @@ def test_torchrun_tells_the_place() -> None:
     [
         ({"cluster__nnodes": 2}, None, {}, "--node-rank: is missing"),
         ({"cluster__nnodes": 2}, 2, {}, "2 is not one of the 2 nodes"),
-        ({"cluster__nnodes": 3}, 0, {}, "3 nodes for 2 slices"),
+        ({"cluster__nnodes": 5}, 0, {}, "5 nodes for 4 slices"),
         ({"cluster__nnodes": 2}, None, {"RANK": "first"}, "RANK='first'"),
     ],
 )

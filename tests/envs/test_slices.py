@@ -70,7 +70,7 @@ def test_a_restored_gymnasium_slice_replays_exactly() -> None:
 
 
 def test_slices_and_episodes_have_their_own_seeds() -> None:
-    settings = small_settings()
+    settings = small_settings(env__slice_envs=8)
     first, second = make_slice(settings, 0).reset(), make_slice(settings, 1).reset()
     assert len({row.tobytes() for row in (*first, *second)}) == 16
 

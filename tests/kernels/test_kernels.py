@@ -420,7 +420,11 @@ def test_an_unknown_variant_is_refused() -> None:
         ("impala", (84, 84, 3), "images are 84x84, the kernels of impala know 64x64"),
         ("nature", (96, 96, 3), "images are 96x96, the kernels of nature know 64x64 and 84x84"),
         ("nature", (64, 64, 13), "13 image channels"),
-        ("mlp", (4,), "the network is mlp, the kernels know impala, impoola and nature"),
+        (
+            "small_image",
+            (7, 7, 3),
+            "the network is small_image, the kernels know impala, impoola, nature and mlp",
+        ),
     ],
 )
 def test_other_networks_are_left_to_torch(policy: str, shape: tuple[int, ...], reason: str) -> None:

@@ -52,6 +52,7 @@ def test_a_worker_keeps_what_the_environment_says_of_a_level() -> None:
         Step(np.zeros(2), np.zeros(2), over, None, None, None, None),
     ]
     for step, seeds, solved in zip(told, ([7, 8], [-1, -1]), ([1, 0], [-1, -1]), strict=True):
+        slab.level_seed[:] = slab.level_complete[:] = -1  # as a collect begins
         env = SimpleNamespace(step=lambda action, step=step: step)
         Worker.step(SimpleNamespace(), env, SimpleNamespace(), slab, 0, slice(0, 2))  # type: ignore[arg-type]
         assert slab.level_seed[0].tolist() == seeds and slab.level_complete[0].tolist() == solved

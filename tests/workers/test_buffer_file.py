@@ -48,7 +48,8 @@ def test_the_slabs_alone_lie_in_reserved_blocks_without_a_name(tmp_path: Path) -
         places = [
             getattr(slab, name).ctypes.data - start for slab in (memory.slabs if field.slab else [memory])
         ]
-        assert all((0 <= place < size) == field.slab for place in places), name
+        if getattr(memory, name).size:
+            assert all((0 <= place < size) == field.slab for place in places), name
     other = Memory(filed, spec, 64, memory.descriptors)
     memory.slabs[1].reward[3, 5] = 7
     assert other.slabs[1].reward[3, 5] == 7
