@@ -50,7 +50,7 @@ def commands_of(text: str, page: str) -> Iterator[Printed]:
 
 
 def _of_block(lines: list[tuple[int, str]], page: str) -> Iterator[Printed]:
-    """A block that begins with `#!` is a script for elsewhere; lines that begin with no program are output."""
+    """A block that begins with `#!` is a script for elsewhere; lines without a program are output."""
     if lines and lines[0][1].startswith("#!"):
         return
     folder, begun = ".", ""

@@ -19,12 +19,17 @@ from docs_commands import Printed, printed, reason_not_to_run, shortened
 from tests.sharing.fake_hub import fake_hub
 
 LIMIT = 1800  # seconds for one command; only the set-up takes minutes
-TRAIN = "python train_parallel_timed.py --env {env} --total-timesteps 1024 --quiet --seed {seed} --output-dir {run}"
+TRAIN = (
+    "python train_parallel_timed.py --env {env} --total-timesteps 1024 --quiet --seed {seed}"
+    " --output-dir {run}"
+)
 PREPARED = [
     *(TRAIN.format(env="CartPole-v1", seed=seed, run=f"runs/{run}") for run, seed in
       {"p1": 1, "p2": 2, "w1": 1, "w2": 1, "seed1": 1, "seed2": 2, "seed3": 3}.items()),
-    *(TRAIN.replace("parallel_", "").format(env="CartPole-v1", seed=seed, run=f"runs/s{seed}") for seed in (1, 2)),
-    *(TRAIN.format(env=f"CartPole-v1 --algorithm {name}", seed=1, run=f"runs/{name}") for name in ("ppo", "impala", "a2c")),
+    *(TRAIN.replace("parallel_", "").format(env="CartPole-v1", seed=seed, run=f"runs/s{seed}")
+      for seed in (1, 2)),
+    *(TRAIN.format(env=f"CartPole-v1 --algorithm {name}", seed=1, run=f"runs/{name}")
+      for name in ("ppo", "impala", "a2c")),
     TRAIN.format(env="Pendulum-v1", seed=1, run="runs/pendulum"),
     'pip install -q "gymnasium[mujoco]" minigrid',
 ]  # fmt: skip  # runs and packages that the pages take for granted
@@ -99,7 +104,10 @@ def runs(command: Printed, line: str, clone: Path, surroundings: dict[str, str])
     folder = clone / ("own" if "../" in line else command.folder)
     start = time.monotonic()
     try:
-        done = subprocess.run(["bash", "-c", line], cwd=folder, env=surroundings, timeout=LIMIT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace")  # fmt: skip
+        done = subprocess.run(
+            ["bash", "-c", line], cwd=folder, env=surroundings, timeout=LIMIT, stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        )  # fmt: skip
         code, told = done.returncode, done.stdout
     except subprocess.TimeoutExpired as error:
         code, told = -1, f"{error.stdout!r}\nstill running after {LIMIT} s"

@@ -66,7 +66,7 @@ def _events(path: Path) -> list[dict[str, Any]]:
 
 
 def _tasks(events: Iterable[dict[str, Any]], worker: int) -> list[Interval]:
-    """Nothing more urgent is asked of a worker than what interrupts its collect, so the whole of it counts."""
+    """Nothing more urgent is asked of a worker than what interrupts its collect, so all of it counts."""
     return sorted(
         (e["ts"], e["ts"] + e["dur"]) for e in events if e["tid"] == worker and e.get("cat") == "task"
     )

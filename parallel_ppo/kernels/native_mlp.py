@@ -41,8 +41,9 @@ class NativeMlp:
     """For one process. Memory is allocated at first use of a batch size and kept."""
 
     def __init__(self, sizes: Sequence[int], parameters: Sequence[torch.Tensor]) -> None:
-        """`sizes` are the inputs and each layer's hidden units. The parameters are read in place: weight and bias
-        of each layer, of the action's network and then of the value's; of the action's head; of the value's.
+        """`sizes` are the inputs and each layer's hidden units. The parameters are read in place: weight and
+        bias of each layer, of the action's network and then of the value's; of the action's head; of the
+        value's.
         """
         layers, outputs, values = len(sizes) - 1, len(parameters[-4]), len(parameters[-2])
         shapes = [(after, before) for before, after in itertools.pairwise(sizes)] * 2
@@ -110,8 +111,8 @@ class NativeMlp:
     def act(
         self, observation: torch.Tensor, draws: np.ndarray, choices: Any, log_std: torch.Tensor | None
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Actions [B, A], their log-probabilities [B] and values [B, V]. `choices` are the sizes of categorical components
-        as an array of C integers; None: the head is Gaussian.
+        """Actions [B, A], their log-probabilities [B] and values [B, V]. `choices` are the sizes of
+        categorical components as an array of C integers; None: the head is Gaussian.
         """
         num_samples, components = draws.shape
         assert self.check(observation) == num_samples and draws.flags.c_contiguous

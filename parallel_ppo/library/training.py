@@ -48,10 +48,10 @@ def train(
     """Trains until the budget is spent or a callback stops it, and returns the run.
 
     Settings are given by name (`seed=1, total_timesteps=100_000, num_workers=2`) or with their section
-    (`settings={"training.gamma": 0.99}`, or nested as in YAML), over those of `config`, over the shipped ones: as with the
-    command's flags. `stop_when` and `callbacks` get a `Progress` after each iteration; what is true stops
-    the run there. Whatever the command would end with an exit code for is raised: `InputError`,
-    `CallbackError`, ... , all of them `RunError`.
+    (`settings={"training.gamma": 0.99}`, or nested as in YAML), over those of `config`, over the
+    shipped ones: as with the command's flags. `stop_when` and `callbacks` get a `Progress` after each
+    iteration; what is true stops the run there. Whatever the command would end with an exit code for is
+    raised: `InputError`, `CallbackError`, ... , all of them `RunError`.
     """
     values = {**_flat(settings or {}), **{_key(name): value for name, value in named.items()}}
     if env is not None:

@@ -221,8 +221,8 @@ def simulated(
         inside = summary.fps_low <= fps <= summary.fps_high
         lines.append(
             f"Simulated with {count(summary.world_size, 'worker')}: {fps:,.0f} steps/s, measured"
-            f" {summary.fps:,.0f} ({summary.fps_low:,.0f} to {summary.fps_high:,.0f}): {fps / summary.fps - 1:+.1%}"
-            + (", within the spread." if inside else ".")
+            f" {summary.fps:,.0f} ({summary.fps_low:,.0f} to {summary.fps_high:,.0f}):"
+            f" {fps / summary.fps - 1:+.1%}" + (", within the spread." if inside else ".")
         )
     many = costs._replace(rest=costs.rest * MANY_CORES_SAMPLES)
     for name, cost, shape in (

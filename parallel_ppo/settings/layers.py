@@ -376,8 +376,8 @@ def _check_curiosity(settings: Settings) -> None:
         )
     if training.lag:
         raise InputError(
-            f"training.lag: is {training.lag}, and {kind} rewards samples with the parameters that are learned;"
-            " remove it, or set curiosity.kind to none"
+            f"training.lag: is {training.lag}, and {kind} rewards samples with the parameters that are"
+            " learned; remove it, or set curiosity.kind to none"
         )
 
 

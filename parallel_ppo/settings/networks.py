@@ -32,7 +32,7 @@ EXPECTED = f"expected auto, {', '.join(NETWORKS)}, or a network of your own as m
 
 
 def automatic(images: Sequence[tuple[int, ...]]) -> str:
-    """What `auto` means for an observation with these images, (height, width, channels) each; none: vectors."""
+    """What `auto` means for an observation with these images, (height, width, channels); none: vectors."""
     if not images:
         return "mlp"
     is_small = all(max(shape[:2]) <= LARGEST_SMALL_IMAGE for shape in images)

@@ -112,9 +112,9 @@ class Remembered:
         if not np.isfinite(variance).all() or not variance.any():
             how = "do not change" if np.isfinite(variance).all() else "are too large"
             raise InputError(
-                f"curiosity.kind: the observations of {self.settings.env.id} cannot be whitened, they {how} in"
-                f" {self.settings.curiosity.warmup_steps:,} steps of a random agent; use another observation,"
-                " more curiosity.warmup_steps, or none"
+                f"curiosity.kind: the observations of {self.settings.env.id} cannot be whitened, they {how}"
+                f" in {self.settings.curiosity.warmup_steps:,} steps of a random agent; use another"
+                " observation, more curiosity.warmup_steps, or none"
             )
 
     def observe(self, cluster: Cluster) -> None:

@@ -335,8 +335,8 @@ def _suggest_many_cores(settings: Settings, machine: Machine, placement: Placeme
         return placement
     first, *others = placement.reasons
     hint = (
-        f"{first} This process may use {cores} cores: --config {MANY_CORES} feeds {MANY_CORES_WORKERS} workers"
-        " (more environments and larger batches, which change what is learned)."
+        f"{first} This process may use {cores} cores: --config {MANY_CORES} feeds {MANY_CORES_WORKERS}"
+        " workers (more environments and larger batches, which change what is learned)."
     )
     return replace(placement, reasons=(hint, *others))
 

@@ -161,7 +161,8 @@ def _episodic_fields(settings: Settings) -> list[Field]:
     shape, chosen, has = settings.shape, settings.curiosity, settings.curiosity.kind == "ngu"
     slots, e, numbers = shape.num_slots, shape.num_envs, chosen.ngu_memory * chosen.ngu_embedding
     return [
-        Field("novelty", (shape.num_steps, e) if has else (0, 0), "float32", *COLLECTED, slab=True, gathered=has),
+        Field("novelty", (shape.num_steps, e) if has else (0, 0), "float32", *COLLECTED, slab=True,
+            gathered=has),
         Field("episodic_size", (1, e) if has else (0, 0), "float32", *COLLECTED, slab=True, gathered=has),
         Field("novelty_scale", (2,), "float32", *PUBLISHED),
         Field("episodic_memory", (slots, e, numbers if has else 0), "float32", *CARRIED, carried=has,
@@ -173,7 +174,7 @@ def _episodic_fields(settings: Settings) -> list[Field]:
 
 
 def policy_end(settings: Settings, num_parameters: int) -> int:
-    """Where the policy ends in the flat vector, and predictors begin: whole blocks, for norms of their own."""
+    """Where the policy ends in the flat vector and predictors begin: whole blocks, for norms of their own."""
     return -(-num_parameters // BLOCK) * BLOCK if settings.curiosity.is_curious else num_parameters
 
 

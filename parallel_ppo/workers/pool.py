@@ -46,7 +46,7 @@ class Pool(Protocol):
         """Returns when every task is done."""
 
     def run_together(self, tasks: Sequence[Gradient | Reduce]) -> list[Span]:
-        """The same, for tasks of one kind and one minibatch: without a message each, where that is possible."""
+        """The same, for tasks of one kind and one minibatch: without a message each, where possible."""
 
     def start(self, tasks: Iterable[Collect]) -> None:
         """To be done in the background, in this order, whenever a worker has nothing else to do."""

@@ -87,7 +87,7 @@ class Rounds:
         perform: Callable[[Gradient | Reduce], object],
         counted: Callable[[Gradient | Reduce, bool], None],
     ) -> None:
-        """Until the rounds are over. `counted` is told of each task, and whether it was the last of its round."""
+        """Until the rounds are over. `counted` is told of each task, and whether its round ended with it."""
         times = self.memory.round_times
         while (item := self._next(worker)) != OVER:
             if item >= 0:

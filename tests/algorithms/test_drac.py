@@ -46,7 +46,8 @@ def pixelwise(name: str, pictures: np.ndarray) -> np.ndarray:
     rng, found = draws(), np.empty_like(pictures)
     if name == "crop":
         moved = rng.integers(-3, 4, (num, 2))  # 12 of 64 pixels
-        source = lambda b, y, x: (min(max(y + moved[b, 0], 0), 15), min(max(x + moved[b, 1], 0), 15))  # noqa: E731
+        inside = lambda place: min(max(place, 0), 15)  # noqa: E731
+        source = lambda b, y, x: (inside(y + moved[b, 0]), inside(x + moved[b, 1]))  # noqa: E731
     elif name == "flip":
         mirrored = rng.integers(0, 2, num)
         source = lambda b, y, x: (y, 15 - x if mirrored[b] else x)  # noqa: E731

@@ -1,4 +1,4 @@
-"""The MLPs on our kernels against slow twins in float64, and against themselves with every instruction set."""
+"""The MLPs on our kernels against slow twins in float64, and themselves with every instruction set."""
 
 import numpy as np
 import pytest

@@ -111,7 +111,8 @@ def test_what_cannot_be_trained_exactly_is_refused(
         ("nowhere_to_be_found:Net", "cannot import 'nowhere_to_be_found'"),
         (
             "rubbish",
-            "expected auto, impala, impoola, nature, small_image, mlp, or a network of your own as module:Class",
+            "expected auto, impala, impoola, nature, small_image, mlp,"
+            " or a network of your own as module:Class",
         ),
         ("module:", "expected auto"),
     ],

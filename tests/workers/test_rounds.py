@@ -22,8 +22,9 @@ LIBRARY = load_rounds()
 needs_library = pytest.mark.skipif(LIBRARY is None, reason="the C library cannot be compiled here")
 NUM_WORKERS, NUM_ITEMS = 3, 11
 FIELDS = {"round_header": (1, "i8"), "round_bell": (1, "u4"), "round_kind": (2, "i8"),
-          "round_tasks": ((NUM_ITEMS, 4), "i8"), "round_scalars": (32, "f8"), "round_claims": (NUM_ITEMS, "i8"),
-          "round_times": ((NUM_ITEMS, 2), "f8"), "result": (NUM_ITEMS, "f8")}  # fmt: skip
+          "round_tasks": ((NUM_ITEMS, 4), "i8"), "round_scalars": (32, "f8"),
+          "round_claims": (NUM_ITEMS, "i8"), "round_times": ((NUM_ITEMS, 2), "f8"),
+          "result": (NUM_ITEMS, "f8")}  # fmt: skip
 
 
 def shared() -> Any:
@@ -160,7 +161,8 @@ def test_without_the_library_messages_give_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arguments = ["--env", "CartPole-v1", "--num-envs", "16", "--n-steps", "16", "--batch-size", "64",
-                 "--set", "training.kernels=torch", "--num-workers", "2", "--total-timesteps", "768"]  # fmt: skip
+                 "--set", "training.kernels=torch", "--num-workers", "2",
+                 "--total-timesteps", "768"]  # fmt: skip
     run = train(tmp_path / "shared", *arguments)
     monkeypatch.setenv("PARALLEL_PPO_KERNEL_CACHE", str(tmp_path / "empty"))
     monkeypatch.setenv("CC", "false")

@@ -43,7 +43,7 @@ class Encoder(nn.Module):
     """`begin_inference` or `begin_step` comes first, whenever the parameters may have changed."""
 
     def __init__(self, settings: Settings, spec: EnvSpec, *, last_frame: bool = False) -> None:
-        """With `last_frame`, only the newest of the frames that are stacked in an image's channels is read."""
+        """With `last_frame`, only the newest of the frames stacked in an image's channels is read."""
         super().__init__()
         trunks: list[Any] = []
         self.channels: list[int | None] = []  # of an image, from the end; None: a vector
