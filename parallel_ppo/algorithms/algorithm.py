@@ -78,7 +78,6 @@ class Algorithm(NamedTuple):
     loss: Callable[[Output, Sampled], Statistics]
     loss_gradient: Callable[[Output, Sampled], tuple[OutputGradient, Statistics]] | None = None
     revalues: bool = False  # the learner's values and log-probabilities are computed before the targets
-    own_steps: bool = False  # each slice has a gradient and an optimizer step of its own, in turn
 
 
 def differentiate(
