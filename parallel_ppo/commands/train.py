@@ -94,10 +94,11 @@ def _tell_torchrun(error: RunError) -> None:
 
 def _execute(arguments: argparse.Namespace, kind: str, signals: Signals, audience: Audience | None) -> int:
     from parallel_ppo.machine.placement import keep_freed_memory, set_thread_variables
+
+    set_thread_variables()  # before NumPy is imported: its QR, which draws initial weights, rounds by threads
+    keep_freed_memory()
     from parallel_ppo.training.planning import make_plan
 
-    set_thread_variables()
-    keep_freed_memory()
     say = (lambda line: None) if arguments.quiet or arguments.print_config else print
     requeue = Requeue(arguments.requeue)
     signals.before_leaving = requeue.ask_if_preempted

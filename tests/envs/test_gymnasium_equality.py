@@ -16,7 +16,14 @@ RUNS = {
     "pendulum": ["--env", "Pendulum-v1", *NORMALISED, *SHAPE],
     "mixed": ["--env", "tests.envs.sample_envs:Camera-v0", *NORMALISED, *SHAPE],
     "own-state": ["--env", "tests.envs.sample_envs:Walker-v0", *NORMALISED, *SHAPE],
-    "walker": ["--env", "BipedalWalker-v3", *NORMALISED, *SHAPE],  # a used object differs from a fresh one
+    "used": [
+        "--env",
+        "tests.envs.sample_envs:Peculiar-v0",
+        "--set",
+        "env.kwargs={habit: differs when reused}",
+        *SHAPE,
+    ],
+    "walker": ["--env", "BipedalWalker-v3", "--set", "env.kwargs.max_episode_steps=7", *NORMALISED, *SHAPE],
     "reacher": ["--env", "Reacher-v5", *NORMALISED, *SHAPE],
 }
 
