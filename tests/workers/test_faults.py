@@ -263,6 +263,7 @@ def test_nothing_outlives_a_process_that_makes_its_environments_itself(tmp_path,
     metrics = tmp_path / "run" / "metrics.jsonl"
     assert soon(lambda: metrics.exists() and metrics.stat().st_size > 0)
     assert len(helpers(tmp_path, trainer.pid)) == 8
+    time.sleep(5 * descendants.LOOK_EVERY)  # what is younger than the last look is missed
     trainer.kill()
     assert soon(lambda: helpers(tmp_path) == [], 5)
     assert trainer.wait() == -signal.SIGKILL
