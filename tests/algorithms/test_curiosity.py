@@ -12,6 +12,7 @@ from parallel_ppo.algorithms.curiosity.episodic import Memories, episodic_reward
 from parallel_ppo.algorithms.curiosity.icm import Icm
 from parallel_ppo.algorithms.curiosity.inverse import inverse_loss
 from parallel_ppo.algorithms.curiosity.model import CollectedColumns, Transitions, num_chosen
+from parallel_ppo.algorithms.curiosity.models import MODELS
 from parallel_ppo.algorithms.curiosity.ngu import Ngu
 from parallel_ppo.algorithms.curiosity.returns import intrinsic_advantages
 from parallel_ppo.algorithms.curiosity.rnd import Rnd
@@ -20,6 +21,7 @@ from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Part
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.parameters import bind, num_flat
 from parallel_ppo.settings.schema import Settings
+from parallel_ppo.training.curiosity import LOSSES
 from parallel_ppo.workers.carried import Environments
 from parallel_ppo.workers.memory import Memory
 from tests.conftest import small_settings
@@ -397,3 +399,7 @@ def test_ngu_multiplies_by_what_is_new_in_its_life() -> None:
     losses = model.losses(whiten, transitions(columns, [0, 5, 40]))
     assert losses.predictor is not None and losses.inverse is not None
     assert math.isclose(losses.total.item(), losses.predictor.item() + losses.inverse.item(), rel_tol=1e-6)
+
+
+def test_every_kind_names_its_losses() -> None:
+    assert set(LOSSES) == set(MODELS)
