@@ -52,8 +52,9 @@ def main() -> int:
         f"{shown(directory)}",
         soft_wrap=True,
     )
-    runs = _run_all(flags, sizes, directory, console)
     cores = plan_placement(read_machine(), num_workers=None, pinning="none").num_workers
+    traced = {1, max((size for size in sizes if size <= cores), default=1)}  # alone, and on all cores
+    runs = _run_all(flags, sizes, traced, directory, console)
     report = build_report(runs, warmup=flags.warmup_iters, cores=cores, pieces=pieces_of(settings.shape))
     written = write_report(report, runs, directory)
     print_report(console, report)
@@ -122,7 +123,7 @@ def checked_settings(flags: argparse.Namespace) -> Settings:
 
 
 def _run_all(
-    flags: argparse.Namespace, sizes: list[int], directory: Path, console: Console
+    flags: argparse.Namespace, sizes: list[int], traced: set[int], directory: Path, console: Console
 ) -> list[SizedRun]:
     """Every size once, then every size again: a machine that slows down slows all of them."""
     steps = flags.num_envs * flags.rollout_steps * flags.total_iters
@@ -149,7 +150,7 @@ def _run_all(
                         "--output-dir",
                         str(target),
                         "--quiet",
-                        *(["--trace"] if size == 1 else []),
+                        *(["--trace"] if size in traced else []),
                     ],
                     project=PROJECT,
                     run_directory=target,

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
 from parallel_ppo.machine.iteration_model import UNLIMITED, Iteration, Pieces, from_records, limited_by
-from parallel_ppo.machine.iteration_simulation import Costs, costs_of, simulated_seconds
+from parallel_ppo.machine.iteration_simulation import Costs, simulated_seconds
 from parallel_ppo.printable import count
 from parallel_ppo.reports import statistics
 from parallel_ppo.reports.curves import peak_memory_mb, timing
@@ -186,37 +183,19 @@ def extrapolate(smallest: Iteration, steps: float) -> list[Extrapolation]:
     return rows
 
 
-def measured_costs(smallest: Iteration, traces: Sequence[Path], warmup: int) -> Costs | None:
-    """From the traces of the runs with one worker; None where there is none."""
-    slices, lanes, gaps, reduces = list[float](), list[float](), list[float](), list[float]()
-    for path in traces:
-        events = [
-            event for event in json.loads(path.read_text())["traceEvents"] if event.get("cat") == "task"
-        ]
-        first = min((event["args"]["iteration"] for event in events if event["name"] == "collect"), default=0)
-        warm = first + warmup
-        collects = [event for event in events if event["name"] == "collect"]
-        slices += [event["dur"] / 1e6 for event in collects if event["args"]["iteration"] >= warm]
-        gradients = [event for event in events if event["name"] == "gradient"]
-        gradients = [event for event in gradients if event["args"]["iteration"] >= warm]
-        lanes += [event["dur"] / 1e6 for event in gradients]
-        for before, after in pairwise(gradients):
-            if before["args"]["minibatch"] == after["args"]["minibatch"]:
-                gaps.append(max(0.0, after["ts"] - before["ts"] - before["dur"]) / 1e6)
-        reduces += [event["dur"] / 1e6 for event in events if event["name"] == "reduce"]
-    if smallest.workers != 1 or not slices or not lanes:
-        return None
-    claim = float(np.median(gaps)) if gaps else 0.0
-    reduce = float(np.mean(reduces)) if reduces else 0.0
-    return costs_of(smallest, slices=slices, lanes=lanes, claim=claim, reduce=reduce)
-
-
 def simulated(
-    costs: Costs, summaries: Sequence[SizeSummary], pieces: Pieces, *, steps: float, cores: int
+    alone: Costs,
+    together: Costs,
+    summaries: Sequence[SizeSummary],
+    pieces: Pieces,
+    *,
+    steps: float,
+    cores: int,
 ) -> list[str]:
     """What the simulation says of the measured sizes, and of machines that are not at hand."""
     lines = []
     for summary in summaries:
+        costs = alone if summary.world_size == 1 else together
         fps = steps / simulated_seconds(costs, pieces, workers=summary.world_size, cores=cores)
         inside = summary.fps_low <= fps <= summary.fps_high
         lines.append(
@@ -224,14 +203,14 @@ def simulated(
             f" {summary.fps:,.0f} ({summary.fps_low:,.0f} to {summary.fps_high:,.0f}):"
             f" {fps / summary.fps - 1:+.1%}" + (", within the spread." if inside else ".")
         )
-    many = costs._replace(rest=costs.rest * MANY_CORES_SAMPLES)
-    for name, cost, shape in (
-        ("this shape", costs, pieces),
-        ("config/ppo_many_cores.yaml", many, MANY_CORES),
+    for name, factor, shape in (
+        ("this shape", 1, pieces),
+        ("config/ppo_many_cores.yaml", MANY_CORES_SAMPLES, MANY_CORES),
     ):
-        alone = simulated_seconds(cost, shape, workers=1, cores=1)
+        one, many = (costs._replace(rest=costs.rest * factor) for costs in (alone, together))
+        base = simulated_seconds(one, shape, workers=1, cores=1)
         shares = [
-            f"{size}: {alone / size / simulated_seconds(cost, shape, workers=size, cores=size):.0%}"
+            f"{size}: {base / size / simulated_seconds(many, shape, workers=size, cores=size):.0%}"
             for size in EXTRAPOLATED_SIZES
         ]
         lines.append(

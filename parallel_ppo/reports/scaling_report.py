@@ -30,11 +30,11 @@ from parallel_ppo.reports.scaling import (
     extrapolate,
     iterations,
     measure,
-    measured_costs,
     sentences,
     simulated,
     summarise,
 )
+from parallel_ppo.reports.scaling_costs import measured_costs
 from parallel_ppo.reports.scaling_plot import scaling_figure
 from parallel_ppo.reports.words import json_ready
 from parallel_ppo.storage.files import write_atomically
@@ -62,9 +62,9 @@ def build_report(runs: Sequence[SizedRun], *, warmup: int, cores: int, pieces: P
     summaries = summarise(runs, measurements, modelled, warmup=warmup, cores=cores)
     smallest, steps = modelled[min(modelled)], measurements[0].steps_per_iteration
     extrapolation = extrapolate(smallest, steps)
-    traces = [path for item in runs if item.world_size == 1 for path in item.run.path.glob("trace-*.json")]
-    costs = measured_costs(smallest, traces, warmup)
-    told = simulated(costs, summaries, pieces, steps=steps, cores=cores) if costs else []
+    full = max((size for size in modelled if size <= cores), default=1)
+    costs = measured_costs(smallest, _traces(runs, 1), _traces(runs, full), warmup)
+    told = simulated(*costs, summaries, pieces, steps=steps, cores=cores) if costs else []
     busy = busy_machine(Group("", tuple(item.run for item in runs)))
     return ScalingReport(
         measurements=measurements,
@@ -74,6 +74,11 @@ def build_report(runs: Sequence[SizedRun], *, warmup: int, cores: int, pieces: P
         title=_title(summaries, runs[0].run),
         subtitle=_subtitle(runs[0].run, cores) + ("   |   THE MACHINE WAS BUSY" if busy else ""),
     )
+
+
+def _traces(runs: Sequence[SizedRun], world_size: int) -> list[Path]:
+    of_size = [item.run.path for item in runs if item.world_size == world_size]
+    return [path for folder in of_size for path in folder.glob("trace-*.json")]
 
 
 def _title(summaries: Sequence[SizeSummary], run: Run) -> str:

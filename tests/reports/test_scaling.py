@@ -1,5 +1,6 @@
 import json
 import sys
+from pathlib import Path
 
 import pandas
 import pytest
@@ -12,6 +13,7 @@ from parallel_ppo.machine.iteration_model import Iteration, Pieces
 from parallel_ppo.reports import scaling
 from parallel_ppo.reports.runs import load_run
 from parallel_ppo.reports.scaling import SizedRun
+from parallel_ppo.reports.scaling_costs import measured_costs
 from parallel_ppo.reports.scaling_report import build_report, write_report
 
 PIECES = Pieces(slices=4, lanes=8, updates=12)
@@ -129,39 +131,44 @@ def test_a_refused_benchmark_leaves_no_folder(tmp_path, monkeypatch, wrong):
     assert not (tmp_path / "out").exists()
 
 
-def test_costs_are_read_from_a_trace_and_simulated_beside_what_was_measured(tmp_path):
-    """Lanes of 1 ms with gaps of 0.1 ms; the first iteration is warm-up, and slower."""
-    runs, events = sized(tmp_path, [1, 2]), []
+def trace_of(folder: Path, workers: int, lane: int) -> Path:
+    """Lanes of `lane` us with gaps of a tenth, alternating over the workers; the first iteration is warm-up,
+    and slower.
+    """
+    events = []
+
+    def add(name, worker, start, duration, **arguments):
+        event = {"cat": "task", "name": name, "tid": worker + 1, "ts": start, "dur": duration}
+        events.append(event | {"args": arguments})
+
     for iteration in (0, 1):
-        duration = 1000 if iteration else 9000
-        events.append(
-            {
-                "cat": "task",
-                "name": "collect",
-                "ts": 0,
-                "dur": 50 * duration,
-                "args": {"iteration": iteration},
-            }
-        )
-        for lane in range(8):
-            arguments = {"iteration": iteration, "minibatch": lane // 4}
-            events.append(
-                {
-                    "cat": "task",
-                    "name": "gradient",
-                    "ts": lane * (duration + 100),
-                    "dur": duration,
-                    "args": arguments,
-                }
-            )
-    events.append({"cat": "task", "name": "reduce", "ts": 0, "dur": 300, "args": {}})
-    trace = runs[0].run.path / "trace-1.json"
-    trace.write_text(json.dumps({"traceEvents": events}))
+        duration = lane if iteration else 9 * lane
+        for index in range(8):
+            place = {"iteration": iteration, "epoch": 0, "minibatch": index // 4}
+            add("gradient", index % workers, index // workers * 11 * duration // 10, duration, **place)
+        for worker in range(workers):
+            add("collect", worker, 0, 50 * duration, iteration=iteration)
+            add("reduce", worker, 0, 300 // workers, first_block=worker)
+    path = folder / "trace-1.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+def test_costs_are_read_from_traces_and_simulated_beside_what_was_measured(tmp_path):
+    runs = sized(tmp_path, [1, 2])
+    alone, together = (
+        trace_of(item.run.path, item.world_size, lane)
+        for item, lane in zip(runs[:2], (1000, 1200), strict=True)
+    )
     smallest = Iteration(1.0, 2.0, 0.1, PIECES, workers=1, cores=2)
-    costs = scaling.measured_costs(smallest, [trace], 1)
+    costs, shared = measured_costs(smallest, [alone], [together], 1)
     assert (costs.slices, set(costs.lanes), len(costs.lanes)) == ((0.05,), {0.001}, 8)
     assert (costs.claim, costs.reduce) == (pytest.approx(0.0001), pytest.approx(0.0003))
-    assert scaling.measured_costs(smallest, [], 1) is None
+    assert (set(shared.slices), set(shared.lanes), len(shared.lanes)) == ({0.06}, {0.0012}, 8)
+    assert (shared.claim, shared.reduce) == (pytest.approx(0.00012), pytest.approx(0.0003))
+    assert shared.rest == costs.rest
+    assert measured_costs(smallest, [], [together], 1) is None
+    assert measured_costs(smallest, [alone], [], 1) == (costs, costs)
     lines = report_of(runs, warmup=1).sentences
     assert sum(line.startswith("Simulated with ") for line in lines) == 2
     assert sum("SIMULATED efficiency, not measured" in line for line in lines) == 2
