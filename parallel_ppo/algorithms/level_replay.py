@@ -1,47 +1,49 @@
 """Prioritized level replay: how likely each training level is to be played next. N levels, T steps, E envs.
 
-A level's score is the mean size of the advantage over the episode that was last finished on it: how wrong the
-value was there. Levels are ranked by score; those that were not played for long get a share by how long.
+A level's score is the mean size of the advantage over the steps of an iteration that were last played on it:
+how wrong the value was there. Levels are ranked by score; those that were not played for long get a share by
+how long.
 """
 
 import numpy as np
 
 
 class LevelReplay:
-    def __init__(
-        self, *, first_level: int, num_levels: int, num_envs: int, temperature: float, staleness: float
-    ) -> None:
+    def __init__(self, *, first_level: int, num_levels: int, temperature: float, staleness: float) -> None:
         self.first_level, self.temperature, self.staleness = first_level, temperature, staleness
         self.score = np.zeros(num_levels)
-        self.last_played = np.full(num_levels, -1)  # as the how-manieth episode; -1: never
+        self.last_played = np.full(num_levels, -1)  # how many episodes had ended by then; -1: never
         self.num_episodes = 0
-        self.error_sum = np.zeros(num_envs)  # [E] of the episodes that are being played
-        self.error_steps = np.zeros(num_envs, np.int64)
 
     def learn(self, *, advantage: np.ndarray, episode_start: np.ndarray, level_seed: np.ndarray) -> None:
-        """From an iteration, in order of time. `episode_start` has T + 1 rows."""
-        self._forget(episode_start[0].nonzero())
+        """From an iteration, in order of time. `episode_start` has T + 1 rows; `level_seed` is known where an
+        episode ends, and in the last row. What an episode did in earlier iterations does not count: the
+        policy has changed since. Unfinished episodes come last: a level that many environments play for long
+        would otherwise keep the score that brought them there.
+        """
+        error_sum, error_steps = np.zeros(advantage.shape[1]), np.zeros(advantage.shape[1])
+        last = len(advantage) - 1
         for t, errors in enumerate(np.abs(advantage)):
-            self.error_sum += errors
-            self.error_steps += 1
+            error_sum += errors
+            error_steps += 1
             ended = episode_start[t + 1].nonzero()[0]
             for env in ended.tolist():
-                level = int(level_seed[t, env]) - self.first_level
                 self.num_episodes += 1
-                self.score[level] = self.error_sum[env] / self.error_steps[env]
-                self.last_played[level] = self.num_episodes
-            self._forget(ended)
+                self._rate(level_seed[t, env], error_sum[env] / error_steps[env])
+            error_sum[ended] = error_steps[ended] = 0
+        for env in error_steps.nonzero()[0].tolist():
+            self._rate(level_seed[last, env], error_sum[env] / error_steps[env])
 
-    def _forget(self, envs: np.ndarray | tuple[np.ndarray, ...]) -> None:
-        self.error_sum[envs] = 0
-        self.error_steps[envs] = 0
+    def _rate(self, level_seed: int, score: float) -> None:
+        level = int(level_seed) - self.first_level
+        self.score[level], self.last_played[level] = score, self.num_episodes
 
     @property
     def seen(self) -> np.ndarray:
         return self.last_played >= 0
 
     def probabilities(self) -> np.ndarray:
-        """[N]. A level that was never finished has 1/N; those that were share the rest."""
+        """[N]. A level that was never played has 1/N; those that were share the rest."""
         seen, probability = self.seen, np.full(len(self.score), 1 / len(self.score))
         num_seen = int(seen.sum())
         if num_seen:
@@ -76,16 +78,12 @@ class LevelReplay:
             "levels.score": self.score.copy(),
             "levels.last_played": self.last_played.copy(),
             "levels.episodes.count": np.array(self.num_episodes),
-            "levels.error_sum": self.error_sum.copy(),
-            "levels.error_steps": self.error_steps.copy(),
         }
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         self.score = arrays["levels.score"].copy()
         self.last_played = arrays["levels.last_played"].copy()
         self.num_episodes = int(arrays["levels.episodes.count"])
-        self.error_sum = arrays["levels.error_sum"].copy()
-        self.error_steps = arrays["levels.error_steps"].copy()
 
 
 def drawn_levels(cumulative: np.ndarray, draws: np.ndarray) -> np.ndarray:

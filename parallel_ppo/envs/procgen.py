@@ -85,6 +85,10 @@ class ProcgenSlice:
             level_complete = np.array([info["prev_level_complete"] for info in infos], dtype=bool)
         return Step(observation["rgb"], reward, first, None, None, level_seed, level_complete)
 
+    def playing_levels(self) -> np.ndarray:
+        """[n] int32: the level of each episode that goes on."""
+        return np.array([info["level_seed"] for info in self.native.get_info()], dtype=np.int32)
+
     def get_state(self) -> list[bytes]:
         return [bytes(state) for state in self.native.callmethod("get_state")]
 

@@ -159,6 +159,6 @@ def _level_replay(env: EnvSettings) -> LevelReplay | None:
     if env.level_sampler == "uniform":
         return None
     return LevelReplay(
-        first_level=env.start_level, num_levels=env.num_levels, num_envs=env.num_envs,
+        first_level=env.start_level, num_levels=env.num_levels,
         temperature=env.plr_temperature, staleness=env.plr_staleness,
     )  # fmt: skip

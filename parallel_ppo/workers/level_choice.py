@@ -10,10 +10,11 @@ import numpy as np
 
 from parallel_ppo.algorithms.level_replay import drawn_levels
 from parallel_ppo.envs.contract import SliceEnv
+from parallel_ppo.envs.procgen import ProcgenSlice
 from parallel_ppo.envs.procgen_levels import set_next_levels
 from parallel_ppo.keyed import generator
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.workers.memory import Memory
+from parallel_ppo.workers.memory import Memory, Slab
 
 
 class LevelChoice:
@@ -32,6 +33,13 @@ class LevelChoice:
         levels = drawn_levels(self._chances(slice_index, iteration), draws.random(len(start)))
         first = self.settings.env.start_level
         set_next_levels(env, {index: first + int(levels[index]) for index in chosen})
+
+    def after_steps(self, env: SliceEnv, slab: Slab, columns: slice) -> None:
+        """Unfinished episodes tell their level in the last row, so that it gets a score too."""
+        if self.is_prioritized:
+            assert isinstance(env, ProcgenSlice)
+            ended, last = slab.episode_start[-1, columns], slab.level_seed[-1, columns]
+            slab.level_seed[-1, columns] = np.where(ended, last, env.playing_levels())
 
     def _chances(self, slice_index: int, iteration: int) -> np.ndarray:
         if self.shape.num_versions:

@@ -37,6 +37,7 @@ POISON = 0xA5
 # Who writes a field, and when it is valid.
 COLLECTED = "worker", "after collect"
 AT_AN_END = "worker", "after collect, where episode_start[t + 1]"
+LEVEL_PLAYED = "worker", AT_AN_END[1] + "; with prioritized levels also in the last row"
 REVALUED = "worker", "after revalue"
 TARGET = "coordinator", "after collect, before the update"
 PUBLISHED = "coordinator", "always; changes only between iterations"
@@ -88,7 +89,7 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         Field("episode_start", (t + 1, e), "uint8", *COLLECTED, gathered=True, slab=True),
         Field("truncated", (t, e), "uint8", *COLLECTED, gathered=True, slab=True),
         Field("final_value", (t, e), "float32", *COLLECTED, gathered=True, slab=True),
-        Field("level_seed", (t, e), "int32", *AT_AN_END, gathered=True, slab=True),
+        Field("level_seed", (t, e), "int32", *LEVEL_PLAYED, gathered=True, slab=True),
         Field("level_complete", (t, e), "int8", *AT_AN_END, gathered=True, slab=True),
         Field("advantage", (t, e), "float32", *TARGET, sampled=True, slab=True),
         Field("target_return", (t, e), "float32", *TARGET, sampled=True, slab=True),

@@ -168,6 +168,7 @@ class Worker:
             self.step(env, actor, slab, t, columns)
             self.memory.steps_done[task.slice_index] = t + 1
             yield
+        self.levels.after_steps(env, slab, columns)
         last = slab.observation[shape.num_steps, columns]
         keep_values(slab, shape.num_steps, columns, actor.infer(last))
         self.check_outputs(slab, columns)

@@ -16,7 +16,6 @@ def replay(**changes: float) -> LevelReplay:
     chosen = {
         "first_level": FIRST,
         "num_levels": LEVELS,
-        "num_envs": ENVS,
         "temperature": 0.5,
         "staleness": 0.3,
     }
@@ -38,16 +37,20 @@ def rollouts(number: int) -> list[dict[str, np.ndarray]]:
 
 
 def slow_scores(parts: list[dict[str, np.ndarray]]) -> tuple[dict[int, float], dict[int, int], int]:
-    """All steps of an environment in one row, cut where episodes start."""
-    advantage = np.concatenate([part["advantage"] for part in parts]).astype(np.float64)
-    ends = np.concatenate([part["episode_start"][1:] for part in parts])
-    level = np.concatenate([part["level_seed"] for part in parts]) - FIRST
-    score, last, episodes, begun = {}, {}, 0, [0] * ENVS
-    for t, env in np.argwhere(ends).tolist():
-        episodes += 1
-        score[level[t, env]] = float(np.mean(np.abs(advantage[begun[env] : t + 1, env])))
-        last[level[t, env]] = episodes
-        begun[env] = t + 1
+    """One stretch of steps after another: those that end an episode by time, then those that are cut off."""
+    score, last, episodes = {}, {}, 0
+    for part in parts:
+        stretches = []
+        for env in range(ENVS):
+            ends = [t + 1 for t in range(STEPS) if part["episode_start"][t + 1, env]]
+            for begin, end in zip([0, *ends], [*ends, STEPS], strict=True):
+                if begin < end:
+                    stretches.append((end not in ends, end, env, begin))
+        for is_cut_off, end, env, begin in sorted(stretches):
+            episodes += not is_cut_off
+            level = int(part["level_seed"][end - 1, env]) - FIRST
+            score[level] = float(np.mean(np.abs(part["advantage"][begin:end, env].astype(np.float64))))
+            last[level] = episodes
     return score, last, episodes
 
 
@@ -104,12 +107,24 @@ def test_draws_fall_on_levels_as_often_as_they_should() -> None:
     assert shares == pytest.approx(found.probabilities(), abs=1e-4)
 
 
-def test_saved_and_restored_in_the_middle_of_episodes() -> None:
+def test_a_level_that_is_played_for_long_gets_a_score_before_its_episode_ends() -> None:
+    """Else all environments that come free would follow to it, iteration after iteration."""
+    found, start = replay(), np.zeros((STEPS + 1, ENVS), np.uint8)
+    seeds = np.full((STEPS, ENVS), -1, np.int32)
+    seeds[-1] = FIRST + np.arange(ENVS)
+    for size in (3.0, 0.5):
+        advantage = np.full((STEPS, ENVS), -size, np.float32)
+        found.learn(advantage=advantage, episode_start=start, level_seed=seeds)
+        assert found.score[:ENVS] == pytest.approx([size] * ENVS)
+    assert found.seen.sum() == ENVS and found.num_episodes == 0
+
+
+def test_saved_and_restored() -> None:
     first, second = replay(), replay()
     for part in rollouts(2):
         first.learn(**part)
     second.restore(first.arrays())
-    assert first.error_sum.any() and first.num_episodes
+    assert first.score.any() and first.num_episodes
     for name, value in vars(first).items():
         assert np.array_equal(value, vars(second)[name]), name
 

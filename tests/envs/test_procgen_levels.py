@@ -23,12 +23,14 @@ def test_the_chosen_level_is_the_next_that_is_opened(game: str) -> None:
     rng, ends, levels = np.random.default_rng(1), np.zeros(8, int), {}
     for _ in range(2500):
         action = rng.integers(0, 15, (8, 1))
+        playing = env.playing_levels()
         step, twin = env.step(action), other.step(action)
         untouched = [i for i in range(8) if ends[i] == 0]
         assert np.array_equal(step.reward[untouched], twin.reward[untouched])
         assert np.array_equal(step.episode_start[untouched], twin.episode_start[untouched])
         for i in step.episode_start.nonzero()[0].tolist():
             ends[i] += 1
+            assert playing[i] == step.level_seed[i]
             if ends[i] == 2:
                 levels[i] = int(step.level_seed[i])
         same = [i for i in range(8) if ends[i] == 0 or i not in CHOSEN]
