@@ -99,6 +99,16 @@ class EqualSteps:
 
 
 @dataclass(frozen=True)
+class GameScores:
+    """Normalised scores of one game with one setting, on one kind of levels; statistics over its runs."""
+
+    runs: list[float]  # a score for each seed
+    iqm: Estimate
+    median: Estimate
+    mean: Estimate
+
+
+@dataclass(frozen=True)
 class GameResult:
     """One game with one setting. Keys are kinds of levels, `train` and `test`; their values are from
     evaluations.
@@ -113,7 +123,7 @@ class GameResult:
     final_return: Estimate  # of the last training episodes
     returns: dict[str, Estimate]
     gap: Estimate
-    normalised: dict[str, list[float]]  # a score for each seed
+    normalised: dict[str, GameScores]
     equal_steps: list[EqualSteps]
     published: list[Published]
     fps: float
@@ -223,9 +233,9 @@ def _values(runs: Runs, setting: str) -> list[Any]:
 
 def scores_of(games: Sequence[GameResult], setting: str, part: str) -> dict[str, np.ndarray]:
     return {
-        game.game: np.array(game.normalised[part])
+        game.game: np.array(game.normalised[part].runs)
         for game in games
-        if game.setting == setting and game.normalised.get(part)
+        if game.setting == setting and part in game.normalised
     }
 
 
@@ -284,11 +294,18 @@ def summarise_game(game: str, setting: str, runs: Sequence[Run]) -> GameResult:
         ),
         returns={part: statistics.bootstrap(means) for part, means in returns.items() if means},
         gap=statistics.bootstrap(gaps),
-        normalised={part: found for part, found in scores.items() if found},
+        normalised={part: game_scores(found) for part, found in scores.items() if found},
         equal_steps=at_equal_steps(runs, published),
         published=published,
         fps=float(np.nanmean([run.steps[-1] / run.wall_time[-1] for run in runs])),
     )
+
+
+def game_scores(runs: list[float]) -> GameScores:
+    iqm, median, mean = (
+        statistics.bootstrap(runs, statistic) for statistic in (statistics.iqm, np.median, np.mean)
+    )
+    return GameScores(runs, iqm, median, mean)
 
 
 def at_equal_steps(runs: Sequence[Run], published: Sequence[Published]) -> list[EqualSteps]:

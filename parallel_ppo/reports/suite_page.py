@@ -36,13 +36,8 @@ GAMES_HEADER = (
     "gap",
     "steps/s",
 )
-SCORES_HEADER = (
-    "game",
-    "normalised, training levels",
-    "normalised, unseen levels",
-    "at equal steps: ours / published",
-    "published at",
-)
+SCORES_HEADER = ("game, levels", "runs", "IQM", "median", "mean")
+PUBLISHED_HEADER = ("game", "at equal steps: ours / published", "published at")
 AGGREGATES_HEADER = ("setting, levels", "games", "runs", "IQM", "median", "mean", "optimality gap")
 IMPROVEMENTS_HEADER = ("setting, levels", "games", "probability (95 %)")
 
@@ -92,17 +87,25 @@ def game_rows(result: SuiteResult) -> list[list[str]]:
 def score_rows(result: SuiteResult) -> list[list[str]]:
     return [
         [
-            _name(row),
-            *(
-                number(float(np.mean(row.normalised[part])), 3) if row.normalised.get(part) else "-"
-                for part in LEVELS
-            ),
-            "; ".join(f"{_short(at.steps)}: {at.ours:.1f} / {at.published:.1f}" for at in row.equal_steps)
-            or "-",
-            "; ".join(f"{_short(point.steps)}: {point.value:.1f}" for point in row.published) or "-",
+            f"{_name(row)}, {LEVEL_NAMES[part]}",
+            str(len(scores.runs)),
+            *(estimate(value, 3) for value in (scores.iqm, scores.median, scores.mean)),
         ]
         for row in result.games
-        if row.normalised or row.published
+        for part, scores in row.normalised.items()
+    ]
+
+
+def published_rows(result: SuiteResult) -> list[list[str]]:
+    return [
+        [
+            _name(row),
+            "; ".join(f"{_short(at.steps)}: {at.ours:.1f} / {at.published:.1f}" for at in row.equal_steps)
+            or "-",
+            "; ".join(f"{_short(point.steps)}: {point.value:.1f}" for point in row.published),
+        ]
+        for row in result.games
+        if row.published
     ]
 
 
@@ -155,8 +158,8 @@ def notes(result: SuiteResult) -> list[str]:
     if result.aggregates:
         lines.append(
             "normalised: 0 is a policy that does not look, 1 the best possible; IQM: mean of the middle half"
-            " of all runs; median and mean: over games; optimality gap: what is missing to 1 on average;"
-            " intervals: runs are drawn again within each game"
+            " of all runs; median and mean: of all games, over games; of one game, over its runs; optimality"
+            " gap: what is missing to 1 on average; intervals: runs are drawn again within each game"
         )
     if any(game.published for game in result.games):
         lines.append(
@@ -179,7 +182,8 @@ def tables(result: SuiteResult) -> list[Table]:
         ("Normalised scores of all games", AGGREGATES_HEADER, aggregate_rows(result)),
         ("Probability of improvement", IMPROVEMENTS_HEADER, improvement_rows(result)),
         ("Returns", GAMES_HEADER, game_rows(result)),
-        ("Scores, and published values", SCORES_HEADER, score_rows(result)),
+        ("Normalised scores of each game", SCORES_HEADER, score_rows(result)),
+        ("Published values", PUBLISHED_HEADER, published_rows(result)),
     ]
     return [table for table in found if table[2]]
 

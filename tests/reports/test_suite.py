@@ -75,7 +75,7 @@ def test_scores_and_published_values_at_equal_steps(suite):
     assert coinrun.returns["train"].value == pytest.approx(8.375)
     assert coinrun.returns["test"].value == pytest.approx(6.375)
     assert coinrun.gap.value == pytest.approx(2.0)
-    assert coinrun.normalised["test"] == pytest.approx([(6.25 - 5) / 5, (6.5 - 5) / 5])
+    assert coinrun.normalised["test"].runs == pytest.approx([(6.25 - 5) / 5, (6.5 - 5) / 5])
     assert [row.steps for row in coinrun.equal_steps] == [1_000_000]
     near = [run.episodes.returns[np.abs(run.episodes.step - 1e6) <= 150_000].mean() for run in members]
     assert coinrun.equal_steps[0].ours == pytest.approx(np.mean(near))
@@ -101,13 +101,26 @@ def test_two_settings_are_compared_game_by_game(tmp_path):
     assert "| jumper, plain | 2 |" in text
 
 
+def test_every_game_has_its_own_statistics_over_seeds(tmp_path):
+    directory, plan = make_suite(tmp_path, ["coinrun", "jumper"], seeds=(1, 2, 3, 4, 9))
+    result = summarise(plan, load_suite_runs(plan, directory))
+    scores = result.games[1].normalised["test"]
+    assert scores.runs == pytest.approx([(6 + seed / 4 - 1) / 9 for seed in (1, 2, 3, 4, 9)])
+    assert scores.iqm.value == pytest.approx(np.mean(scores.runs[1:4]))
+    assert scores.median.value == pytest.approx(scores.runs[2])
+    assert scores.mean.value == pytest.approx(np.mean(scores.runs))
+    for found in (scores.iqm, scores.median, scores.mean):
+        assert scores.runs[0] <= found.low < found.value < found.high <= scores.runs[-1]
+    assert f"| jumper, unseen levels | 5 | {scores.iqm.value:.3f} (" in suite_markdown(result)
+
+
 def test_an_evaluation_of_another_policy_is_not_used(suite):
     directory, plan = suite
     path = directory / "coinrun-seed2" / "evaluation.json"
     path.write_text(path.read_text().replace('"policy_sha256": "', '"policy_sha256": "0'))
     (directory / "CartPole-v1-seed1" / "evaluation.json").write_text('{"levels": 7}')
     coinrun, cartpole = summarise(plan, load_suite_runs(plan, directory)).games
-    assert len(coinrun.normalised["test"]) == 1
+    assert len(coinrun.normalised["test"].runs) == 1
     assert cartpole.returns["train"].value == pytest.approx(8.5)
 
 
