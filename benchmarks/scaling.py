@@ -26,8 +26,9 @@ from parallel_ppo.reports.runs import load_run
 from parallel_ppo.reports.scaling import SizedRun
 from parallel_ppo.reports.scaling_report import build_report, print_report, write_report
 from parallel_ppo.reports.trainer import train
-from parallel_ppo.settings.layers import load_settings, to_yaml
+from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.yaml_files import to_yaml
 from parallel_ppo.storage.files import write_durably
 from parallel_ppo.training.planning import resolve_policy
 from parallel_ppo.training.worker_count import pieces_of

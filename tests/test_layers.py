@@ -91,6 +91,8 @@ def test_bad_input_is_told_before_torch_is_imported() -> None:
     for name in (
         "settings.schema",
         "settings.layers",
+        "settings.rules",
+        "settings.yaml_files",
         "training.planning",
         "commands.train",
         "commands.training_flags",

@@ -24,7 +24,7 @@ from parallel_ppo.policies.parameters import bind, initialise, num_flat, sha256,
 from parallel_ppo.policies.policy import Policy  # noqa: E402
 from parallel_ppo.settings.layers import load_settings  # noqa: E402
 from parallel_ppo.settings.schema import Settings, learning_settings  # noqa: E402
-from parallel_ppo.training import checkpoint  # noqa: E402
+from parallel_ppo.training import checkpoint, saving  # noqa: E402
 from parallel_ppo.training.state import TrainingState  # noqa: E402
 from parallel_ppo.workers.carried import Snapshot  # noqa: E402
 from parallel_ppo.workers.memory import Memory  # noqa: E402
@@ -80,7 +80,7 @@ class World:
                 "learning": learning_settings(self.settings)}  # fmt: skip
 
     def save(self, directory: Path, snapshot: Snapshot, keep: int = 2) -> bool:
-        keeper = checkpoint.Keeper(directory, keep=keep, warn=lambda line: None)
+        keeper = saving.Keeper(directory, keep=keep, warn=lambda line: None)
         return keeper.save(snapshot, before=lambda: None, is_best=True, **self.contents(snapshot))
 
     def flat(self, weights: dict[str, np.ndarray]) -> torch.Tensor:

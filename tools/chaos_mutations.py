@@ -30,8 +30,9 @@ from chaos_files import CARTPOLE, World
 from parallel_ppo.exits import InputError
 from parallel_ppo.policies.parameters import num_flat
 from parallel_ppo.policies.policy import Policy
-from parallel_ppo.settings.layers import load_settings, to_yaml
+from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.yaml_files import to_yaml
 from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training import checkpoint
 from parallel_ppo.training.checkpoint import ENVIRONMENTS, FILES, MANIFEST

@@ -130,8 +130,8 @@ def measure_cost(folder: Path, *, iterations: int = 2) -> Report:
     """
     from parallel_ppo.commands import train
     from parallel_ppo.records.metrics import JsonlLog
-    from parallel_ppo.training.checkpoint import Keeper
     from parallel_ppo.training.coordinator import Coordinator
+    from parallel_ppo.training.saving import Keeper
     from parallel_ppo.training.state import TrainingState
     from parallel_ppo.workers.worker import Worker
 

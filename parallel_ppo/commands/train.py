@@ -27,7 +27,7 @@ from parallel_ppo.commands.training_flags import (
 from parallel_ppo.exits import ExitCode, InputError, RunError
 from parallel_ppo.machine.descendants import watching_descendants
 from parallel_ppo.machine.signals import Signals
-from parallel_ppo.settings.layers import to_yaml
+from parallel_ppo.settings.yaml_files import to_yaml
 
 if TYPE_CHECKING:
     from parallel_ppo.records.display import Display

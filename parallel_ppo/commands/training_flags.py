@@ -12,8 +12,9 @@ from parallel_ppo.arguments import Parser, hours, named_run, number, number_or_a
 from parallel_ppo.cluster.nodes import settings_from_environment
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings import env_names
-from parallel_ppo.settings.layers import check_sections, load_settings, parse_value, read_yaml
+from parallel_ppo.settings.layers import check_sections, load_settings
 from parallel_ppo.settings.schema import STOP_CONDITIONS, Settings
+from parallel_ppo.settings.yaml_files import parse_value, read_yaml
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"  # in a checkout, a link to the one at the root
 DEFAULT_CONFIG = {

@@ -26,8 +26,9 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Iteration
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
-from parallel_ppo.settings.layers import load_settings, to_yaml
+from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.yaml_files import to_yaml
 from parallel_ppo.storage.files import write_atomically
 from parallel_ppo.training.planning import resolve_policy
 from parallel_ppo.training.worker_count import pieces_of

@@ -22,6 +22,7 @@ from parallel_ppo.settings import env_names
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.networks import is_own
 from parallel_ppo.settings.schema import Settings
+from parallel_ppo.storage.array_files import parse_arrays
 from parallel_ppo.storage.files import Damaged, read_regular
 from parallel_ppo.storage.run_directory import RunDirectory
 from parallel_ppo.storage.user_key import signature
@@ -123,7 +124,7 @@ def load(path: Path, *, trust: bool = False) -> tuple[Weights, list[str]]:
 def read(file: Path, *, trust: bool = False) -> Weights:
     """Damaged: this file cannot be used. InputError: it can, but not without the user."""
     data = _read_bytes(file)
-    arrays = checkpoint.parse_arrays(data, str(file))
+    arrays = parse_arrays(data, str(file))
     header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
     metadata = header.get("__metadata__") or {}
     if metadata.get("format") != FORMAT:

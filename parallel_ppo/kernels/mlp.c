@@ -14,9 +14,19 @@ typedef struct {
     const int *sizes;
 } shape;
 
+/* Of the hidden layers: derivatives go no further down than to them. */
 INLINE int widest(shape s) {
     int most = 0;
-    for (int l = 0; l <= s.layers; l++) most = s.sizes[l] > most ? s.sizes[l] : most;
+    for (int l = 1; l <= s.layers; l++) most = s.sizes[l] > most ? s.sizes[l] : most;
+    return most;
+}
+
+static size_t largest_weight(shape s) {
+    size_t most = 0;
+    for (int l = 0; l < s.layers; l++) {
+        const size_t count = (size_t)s.sizes[l] * s.sizes[l + 1];
+        most = count > most ? count : most;
+    }
     return most;
 }
 
@@ -37,7 +47,7 @@ size_t mlp_packed_floats(int layers, const int *sizes) { return 2 * weights_of((
 /* The outputs of every hidden layer, and behind them what `backward` needs of its own: two derivatives and a weight's. */
 size_t mlp_space_floats(int layers, const int *sizes, int samples) {
     const shape s = {layers, sizes};
-    return (2 * units_of(s) + 2 * (size_t)widest(s)) * samples + (size_t)widest(s) * widest(s);
+    return (2 * units_of(s) + 2 * (size_t)widest(s)) * samples + largest_weight(s);
 }
 
 /* --- arithmetic ------------------------------------------------------------------------------------------------------------------------ */

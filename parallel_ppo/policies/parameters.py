@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from parallel_ppo.keyed import generator, integer_seed
 from parallel_ppo.policies.policy import Policy
+from parallel_ppo.storage.array_files import bytes_of
 
 ALIGNMENT = 16  # floats: every parameter starts on a cache line, in every process alike
 LARGE = 1 << 24  # weights of a layer
@@ -47,7 +48,7 @@ def sha256(policy: nn.Module, flat: Tensor) -> str:
     digest = hashlib.sha256()
     for name, view in sorted(views(policy, flat).items()):
         digest.update(f"{name}{tuple(view.shape)}".encode())
-        digest.update(view.contiguous().numpy().tobytes())
+        digest.update(bytes_of(view.numpy()))
     return digest.hexdigest()
 
 

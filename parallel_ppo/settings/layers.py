@@ -5,32 +5,18 @@ Order of layers: defaults < file < flags.
 """
 
 import difflib
-import json
-import math
 import re
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from parallel_ppo.exits import InputError
-from parallel_ppo.settings import env_names
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
-from parallel_ppo.settings.curiosity import ALGORITHMS as CURIOUS_ALGORITHMS
 from parallel_ppo.settings.curiosity import curiosity_defaults
-from parallel_ppo.settings.networks import network_kind, that_read
-from parallel_ppo.settings.schema import (
-    LEVEL_SAMPLING,
-    MAX_LANES,
-    PROCGEN_OPTIONS,
-    EnvSettings,
-    Settings,
-    TrainingSettings,
-)
-from parallel_ppo.storage.files import Damaged, read_regular
-
-MAX_SCORED_LEVELS = 100_000
+from parallel_ppo.settings.rules import checked
+from parallel_ppo.settings.schema import EnvSettings, Settings, TrainingSettings
+from parallel_ppo.settings.yaml_files import read_yaml
 
 
 def load_settings(
@@ -53,7 +39,7 @@ def load_settings(
         settings = Settings.model_validate(merged)
     except ValidationError as error:
         raise InputError(_explain(error)) from None
-    return _check(settings)
+    return checked(settings)
 
 
 def _fill_in_algorithm(merged: dict[str, dict[str, Any]]) -> None:
@@ -86,87 +72,6 @@ def _merge(below: dict[str, Any], values: dict[str, Any]) -> None:
             below[name] = (below.get(name) or {}) | {argument: value}
         else:
             below[key] = value
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML in which 5e-4 is a number (1.1 reads it as text), a key stands once, and an integer fits 64
-    bits.
-    """
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        lines: dict[str, int] = {}
-        for key, _ in node.value:
-            line = key.start_mark.line + 1
-            if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
-                first = lines[key.value]
-                raise InputError(
-                    f"{self.name}: the key {key.value[:80]!r} stands twice, in lines {first} and {line};"
-                    " keep one"
-                )
-        return super().construct_mapping(node, deep)
-
-    def construct_integer(self, node: yaml.ScalarNode) -> int:
-        value = self.construct_yaml_int(node)
-        if value.bit_length() > 64:
-            raise InputError(f"{self.name}: {node.value[:20]}... is too large; expected a number below 2^63")
-        return value
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_integer)
-_Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+0123456789.")
-)
-MAX_CONFIG_BYTES = 100_000
-MAX_DEPTH = 50
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        text = read_regular(path, MAX_CONFIG_BYTES).decode("utf-8")
-    except Damaged as problem:
-        if not path.exists():
-            raise InputError(
-                f"{path}: no such configuration file; see config/ for the shipped ones"
-            ) from None
-        raise InputError(f"{problem}; expected a configuration file") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: cannot be read ({error})") from None
-    content = parse_value(text, str(path))
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise InputError(
-            f"{path}: expected sections ({', '.join(Settings.model_fields)}), got a {type(content).__name__}"
-        )
-    return content
-
-
-def parse_value(text: str, source: str) -> Any:
-    """YAML from outside: what it says, or one line that begins with `source`."""
-    if _depth(text) > MAX_DEPTH:
-        raise InputError(f"{source}: nests more than {MAX_DEPTH} deep; expected sections of keys and values")
-    try:
-        if any(isinstance(token, (yaml.AnchorToken, yaml.AliasToken)) for token in yaml.scan(text, _Loader)):
-            raise InputError(
-                f"{source}: uses YAML anchors or aliases, which are not allowed here; write the values out"
-            )
-        loader = _Loader(text)
-        loader.name = source
-        return loader.get_single_data()
-    except InputError:
-        raise
-    except Exception as error:  # PyYAML answers odd input with almost any exception
-        detail = " ".join(str(error).split())[:200]
-        raise InputError(f"{source}: is not valid YAML ({detail})") from None
-
-
-def _depth(text: str) -> int:
-    """Of brackets and of lists in one line, roughly. PyYAML takes seconds for a few thousand of them."""
-    deepest, depth = max((len(run) // 2 for run in re.findall(r"(?:[-?:] +)+", text)), default=0), 0
-    for bracket in re.findall(r"[\[\]{}]", text):
-        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
-        deepest = max(deepest, depth)
-    return deepest
 
 
 def nested(flat: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -268,167 +173,3 @@ def _explain(error: ValidationError) -> str:
     )
     shown = repr(problem["input"])
     return f"{key}: got {shown if len(shown) < 80 else shown[:77] + '...'}; {expected}"
-
-
-def _check(settings: Settings) -> Settings:
-    """What no single field can know."""
-    settings = settings.changed("env", id=env_names.canonical(settings.env.id))
-    env, training = settings.env, settings.training
-    is_procgen = env_names.procgen_game(env.id) is not None
-    for option in (*PROCGEN_OPTIONS, *LEVEL_SAMPLING):
-        if not is_procgen and getattr(env, option) != EnvSettings.model_fields[option].default:
-            raise InputError(
-                f"env.{option}: is an option of Procgen and does nothing for {env.id}; remove it"
-            )
-    env_names.check_mode(env.id, env.distribution_mode)
-    if env.distribution_mode == "exploration" and (env.num_levels or env.start_level):
-        raise InputError(
-            "env.num_levels and env.start_level: exploration is one level, which Procgen chooses; remove them"
-        )
-    if is_procgen and (env.kwargs or env.wrappers or env.fresh_objects is True):
-        raise InputError(
-            "env.kwargs, env.wrappers and env.fresh_objects: are for Gymnasium environments; Procgen's"
-            " options are keys of the section 'env'"
-        )
-    if is_procgen and training.policy != "auto" and network_kind(training.policy).reads == "vectors":
-        raise InputError(
-            f"training.policy: {training.policy!r} reads vectors, and Procgen gives images; use"
-            f" {that_read('images')}"
-        )
-    if env.slice_envs is not None and env.num_envs % env.slice_envs:
-        raise InputError(
-            f"env.slice_envs: {env.slice_envs} does not divide {env.num_envs} environments; nearest that"
-            f" does: {_nearest_divisor(env.num_envs, env.slice_envs)}"
-        )
-    _check_levels(env)
-    _check_algorithm(settings)
-    _check_curiosity(settings)
-    _check_batch(settings)
-    _check_plain(settings)
-    if settings.hardware.buffers == "file" and settings.hardware.buffer_directory is None:
-        raise InputError(
-            "hardware.buffers: 'file' needs a directory on a disk; give it as hardware.buffer_directory"
-        )
-    return settings
-
-
-def _check_levels(env: EnvSettings) -> None:
-    if env.level_sampler == "uniform":
-        for option in LEVEL_SAMPLING[1:]:
-            if getattr(env, option) != EnvSettings.model_fields[option].default:
-                raise InputError(f"env.{option}: is for prioritized levels; set env.level_sampler to plr")
-        return
-    if not 0 < env.num_levels <= MAX_SCORED_LEVELS:
-        raise InputError(
-            f"env.level_sampler: plr keeps a score for each level, and env.num_levels is {env.num_levels}"
-            f"{'' if env.num_levels else ' (all of them)'}; expected 1 to {MAX_SCORED_LEVELS}, such as"
-            " --num-levels 200"
-        )
-    if env.use_sequential_levels:
-        raise InputError("env.use_sequential_levels: leaves plr nothing to choose; remove one of the two")
-
-
-def _check_algorithm(settings: Settings) -> None:
-    training, kind = settings.training, ALGORITHM_KINDS[settings.training.algorithm]
-    name, whole = training.algorithm, settings.env.num_envs * training.n_steps
-    if training.lag and not kind.may_lag:
-        able = ", ".join(other for other, each in ALGORITHM_KINDS.items() if each.may_lag)
-        raise InputError(f"training.lag: {name} has none; remove it, or use one of {able}")
-    if kind.single_pass and training.n_epochs != 1:
-        raise InputError(
-            f"training.n_epochs: {name} learns from each sample once; remove it, or use ppo or appo"
-        )
-    if kind.single_pass and training.batch_size != whole:
-        raise InputError(
-            f"training.batch_size: {name} takes one step for a whole batch of {whole} samples "
-            f"({settings.env.num_envs} environments x {training.n_steps} steps); remove it"
-        )
-    if training.num_actors is not None and not kind.in_turn:
-        raise InputError(f"training.num_actors: is for a3c, the algorithm is {name}; remove it")
-    if training.num_actors is not None and settings.env.num_envs % training.num_actors:
-        raise InputError(
-            f"training.num_actors: {training.num_actors} actors cannot share {settings.env.num_envs}"
-            " environments evenly, and each needs one; nearest that can:"
-            f" {_nearest_divisor(settings.env.num_envs, training.num_actors)}"
-        )
-    if training.num_actors is not None and settings.env.slice_envs not in (None, settings.shape.slice_envs):
-        raise InputError("env.slice_envs: an actor of a3c is a slice; set training.num_actors alone")
-    coefficient = TrainingSettings.model_fields["augmentation_coef"].default
-    if training.augmentation == "none" and training.augmentation_coef != coefficient:
-        raise InputError(
-            "training.augmentation_coef: nothing is augmented; set training.augmentation, or remove it"
-        )
-    if training.clip_rewards is not None and training.normalize_rewards:
-        raise InputError(
-            "training.clip_rewards: rewards are normalised, and then clipped by training.reward_clip; "
-            "set training.normalize_rewards to false"
-        )
-
-
-def _check_curiosity(settings: Settings) -> None:
-    training, kind = settings.training, settings.curiosity.kind
-    if not settings.curiosity.is_curious:
-        return
-    if training.algorithm not in CURIOUS_ALGORITHMS:
-        raise InputError(
-            f"curiosity.kind: {kind} cannot be used with {training.algorithm}, which learns from samples of"
-            f" older parameters; use {' or '.join(CURIOUS_ALGORITHMS)}, or none"
-        )
-    if training.lag:
-        raise InputError(
-            f"training.lag: is {training.lag}, and {kind} rewards samples with the parameters that are"
-            " learned; remove it, or set curiosity.kind to none"
-        )
-
-
-def _check_plain(settings: Settings) -> None:
-    """Settings travel to workers and into checkpoints as JSON; YAML can also say dates, bytes and sets."""
-    try:
-        size = len(json.dumps(settings.model_dump()))
-    except (TypeError, ValueError, RecursionError):
-        raise InputError(
-            "env.kwargs and env.wrappers: expected plain values (numbers, text, true/false, lists, mappings)"
-        ) from None
-    if size > MAX_CONFIG_BYTES:
-        raise InputError(f"env.kwargs and env.wrappers: are larger than {MAX_CONFIG_BYTES} bytes")
-
-
-def _check_batch(settings: Settings) -> None:
-    training, env = settings.training, settings.env
-    total, slices = env.num_envs * training.n_steps, settings.shape.num_slices
-    if total % training.batch_size == 0 and training.batch_size % slices == 0:
-        if training.lane_samples and settings.shape.slice_samples > MAX_LANES * training.lane_samples:
-            raise InputError(
-                f"training.lane_samples: {training.lane_samples} cuts a slice's"
-                f" {settings.shape.slice_samples} samples of a minibatch into more than {MAX_LANES} lanes;"
-                " use more"
-            )
-        return
-    valid = [slices * share for share in _divisors(total // slices)]
-    best = min(valid, key=lambda size: abs(size - training.batch_size))
-    arithmetic = f"{env.num_envs} environments x {training.n_steps} steps = {total} samples"
-    if total % training.batch_size:
-        problem = (
-            f"{training.batch_size} does not divide {arithmetic} ({total} / {training.batch_size} ="
-            f" {total / training.batch_size:.2f})"
-        )
-    else:
-        problem = (
-            f"{training.batch_size} cannot be shared evenly by {slices} slices of {settings.shape.slice_envs}"
-            " environments"
-        )
-    raise InputError(f"training.batch_size: {problem}; nearest that works: {best}")
-
-
-def _divisors(total: int) -> list[int]:
-    small = [n for n in range(1, math.isqrt(total) + 1) if total % n == 0]
-    return small + [total // n for n in small]
-
-
-def _nearest_divisor(total: int, wanted: int) -> int:
-    return min(_divisors(total), key=lambda n: (abs(n - wanted), n))
-
-
-def to_yaml(settings: Settings) -> str:
-    """YAML that loads again as the same settings."""
-    return yaml.safe_dump(settings.model_dump(), sort_keys=False)

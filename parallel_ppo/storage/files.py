@@ -4,13 +4,16 @@ import contextlib
 import os
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
 CHUNK = 1 << 20
 TEMPORARY = ".writing-"  # what is not finished begins with this
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+Pieces = Sequence[memoryview]  # bytes that belong one behind the other: arrays are written where they lie
 
 
 class Damaged(Exception):
@@ -24,13 +27,14 @@ def temporary_beside(path: Path) -> Path:
     return path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}{path.suffix}")
 
 
-def write_durably(path: Path, data: bytes) -> None:
+def write_durably(path: Path, *pieces: bytes | memoryview) -> None:
     """A new file: one that is there already, or a link, is an error."""
     descriptor = os.open(path, NEW_FILE, 0o666)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view[:CHUNK]) :]
+        for piece in pieces:
+            view = memoryview(piece)
+            while view:
+                view = view[os.write(descriptor, view[:CHUNK]) :]
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
@@ -88,3 +92,14 @@ def open_regular(path: Path, max_bytes: int) -> Iterator[BinaryIO]:
 def read_regular(path: Path, max_bytes: int) -> bytes:
     with open_regular(path, max_bytes) as file:
         return file.read(max_bytes + 1)
+
+
+def holds_exactly(path: Path, pieces: Pieces) -> bool:
+    """Read a little at a time: what is compared may be larger than the memory that is left."""
+    with open_regular(path, sum(map(len, pieces))) as file:
+        for piece in pieces:
+            for start in range(0, len(piece), CHUNK):
+                expected = piece[start : start + CHUNK]
+                if file.read(len(expected)) != expected:
+                    return False
+        return not file.read(1)

@@ -19,10 +19,13 @@ KEY_BYTES = 32  # at least: a shorter one could be guessed
 MAX_KEY_BYTES = 4096
 
 
-def signature(data: bytes) -> str | None:
-    """None where no key can be kept."""
+def signature(*pieces: bytes | memoryview) -> str | None:
+    """Of the pieces one behind the other. None where no key can be kept."""
     try:
-        return hmac.new(_user_key(), data, hashlib.sha256).hexdigest()
+        made = hmac.new(_user_key(), digestmod=hashlib.sha256)
+        for piece in pieces:
+            made.update(piece)
+        return made.hexdigest()
     except (OSError, RuntimeError, Damaged):  # RuntimeError: this user has no home
         return None
 

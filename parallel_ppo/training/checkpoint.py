@@ -1,40 +1,27 @@
-"""Checkpoints: atomic, verified, safe to load.
+"""Checkpoints: what one is, and how it is verified and loaded. `saving.py` writes them.
 
 `step_<n>/` holds the policy, the optimizer and normalisers, the environments' states (safetensors:
-nothing is ever executed) and a manifest with sizes and checksums. It is written under a temporary name,
-synced, read back, and renamed; older ones go last. Procgen's native reader trusts its input, so
-environment states carry a signature (`storage/user_key.py`).
+nothing is ever executed) and a manifest with sizes and checksums. Procgen's native reader trusts its
+input, so environment states carry a signature (`storage/user_key.py`).
 """
 
-import contextlib
 import hashlib
 import hmac
 import json
 import math
-import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from safetensors import SafetensorError
-from safetensors import numpy as safetensors
 
-from parallel_ppo.exits import InputError, StorageError
-from parallel_ppo.storage.files import (
-    TEMPORARY,
-    Damaged,
-    read_regular,
-    sync_directory,
-    temporary_beside,
-    write_durably,
-)
+from parallel_ppo.exits import InputError
+from parallel_ppo.storage.array_files import parse_arrays
+from parallel_ppo.storage.files import Damaged, read_regular
 from parallel_ppo.storage.user_key import VARIABLE as KEY_VARIABLE
 from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training.state import RECENT, Counters
 from parallel_ppo.workers.carried import Saved, Snapshot
-from parallel_ppo.workers.observer import make_observer
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -45,127 +32,7 @@ FILES = (POLICY, TRAINING, ENVIRONMENTS)
 FORMER_NAMES = {"adam_steps": "optimizer_steps"}  # of counters, in checkpoints of earlier versions
 MAX_MANIFEST = 1 << 20
 HEADROOM = 1 << 20  # for headers and what grows with the run
-MAX_FAILURES = 3
 MOVED_ASIDE = ".replaced-"  # a step that is saved again, until its successor has its place
-
-
-# --- writing ------------------------------------------------------------------------------------------------
-
-
-def save(
-    directory: Path,
-    snapshot: Snapshot,
-    *,
-    weights: dict[str, np.ndarray],
-    metadata: dict[str, str],
-    policy_sha256: str,
-    learning: dict[str, Any],
-) -> Path:
-    """`directory` is `checkpoints/`. Returns the new `step_<n>`."""
-    make_observer(None)("checkpoint", snapshot.counters["iteration"])
-    target = directory / f"step_{snapshot.counters['env_steps']}"
-    environments = safetensors.save(snapshot.environments.pack())
-    if not _holds(target, policy_sha256, environments):
-        os.makedirs(directory, exist_ok=True)
-        _clear_leftovers(directory)
-        temporary = directory / f"{TEMPORARY}{target.name}"
-        contents = {
-            POLICY: safetensors.save(weights, metadata),
-            TRAINING: safetensors.save({k: v for k, v in snapshot.arrays.items() if k != "parameters"}),
-            ENVIRONMENTS: environments,
-        }
-        try:
-            _write(temporary, contents, snapshot, policy_sha256, learning)
-            if target.exists():
-                os.rename(target, directory / f"{MOVED_ASIDE}{target.name}")
-            os.rename(temporary, target)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)  # a full disk needs the space more than we do
-            raise
-        sync_directory(directory)
-    point(directory, "latest", target)
-    return target
-
-
-def _write(
-    temporary: Path,
-    contents: dict[str, bytes],
-    snapshot: Snapshot,
-    policy_sha256: str,
-    learning: dict[str, Any],
-) -> None:
-    """All files of a checkpoint, on the disk and read back."""
-    os.mkdir(temporary)
-    for name, data in contents.items():
-        write_durably(temporary / name, data)
-    manifest = {
-        "format": FORMAT,
-        "counters": snapshot.counters,
-        "policy_sha256": policy_sha256,
-        "learning": learning,
-        "files": {
-            name: {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
-            for name, data in contents.items()
-        },
-        "environments_hmac": signature(contents[ENVIRONMENTS]),
-    }
-    write_durably(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
-    written = _read_manifest(temporary)
-    for name, data in contents.items():
-        _read_file(temporary, name, written, len(data))
-    sync_directory(temporary)
-
-
-def _holds(path: Path, policy_sha256: str, environments: bytes) -> bool:
-    """Is this very state there already, whole and signed by this user? (A resumed run starts by saving
-    where it starts.)
-    """
-    try:
-        manifest = _read_manifest(path)
-        for name in FILES:
-            _read_file(path, name, manifest, manifest["files"][name]["bytes"])
-    except Damaged:
-        return False
-    return manifest["policy_sha256"] == policy_sha256 and manifest["environments_hmac"] == signature(
-        environments
-    )
-
-
-def _clear_leftovers(directory: Path) -> None:
-    replaced = [
-        path
-        for path in directory.glob(f"{MOVED_ASIDE}*")
-        if (directory / path.name.removeprefix(MOVED_ASIDE)).exists()
-    ]
-    for leftover in [*directory.glob(f"{TEMPORARY}*"), *replaced]:
-        if leftover.is_dir() and not leftover.is_symlink():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            os.unlink(leftover)
-
-
-def point(directory: Path, name: str, target: Path) -> None:
-    """A relative link, replaced in one step."""
-    temporary = temporary_beside(directory / name)
-    os.symlink(target.name, temporary)
-    os.replace(temporary, directory / name)
-
-
-def prune(directory: Path, keep: int) -> None:
-    """The oldest beyond `keep` go, but never one that `latest` or `best` points to. What is going no
-    longer looks like one.
-    """
-    pinned = set()
-    for name in ("latest", "best"):
-        with contextlib.suppress(OSError):
-            pinned.add(os.readlink(directory / name))
-    for old in steps(directory)[keep:]:
-        if old.name not in pinned:
-            os.rename(old, directory / f"{TEMPORARY}old-{old.name}")
-    _clear_leftovers(directory)
-
-
-# --- reading ------------------------------------------------------------------------------------------------
 
 
 class Expected(NamedTuple):
@@ -194,7 +61,7 @@ def steps(directory: Path) -> list[Path]:
     return [found[key] for key in sorted(found, reverse=True)]
 
 
-def _read_manifest(path: Path) -> dict[str, Any]:
+def read_manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST
     try:
         manifest = json.loads(read_regular(file, MAX_MANIFEST))
@@ -236,7 +103,7 @@ def _are_possible(counters: Counters) -> bool:
     )
 
 
-def _read_file(path: Path, name: str, manifest: dict[str, Any], max_bytes: int) -> bytes:
+def read_file(path: Path, name: str, manifest: dict[str, Any], max_bytes: int) -> bytes:
     entry, file = manifest["files"][name], path / name
     data = read_regular(file, max_bytes)
     if len(data) != entry["bytes"]:
@@ -248,30 +115,15 @@ def _read_file(path: Path, name: str, manifest: dict[str, Any], max_bytes: int) 
 
 def read_policy(path: Path, max_bytes: int) -> bytes:
     """The policy of the checkpoint `step_<n>/`, as its manifest describes it."""
-    return _read_file(path, POLICY, _read_manifest(path), max_bytes)
-
-
-def parse_arrays(data: bytes, what: str) -> dict[str, np.ndarray]:
-    try:
-        return safetensors.load(data)
-    except (
-        SafetensorError,
-        ValueError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        OverflowError,
-        MemoryError,
-    ) as error:
-        raise Damaged(f"{what} is not a safetensors file ({' '.join(str(error).split())[:120]})") from None
+    return read_file(path, POLICY, read_manifest(path), max_bytes)
 
 
 def load(path: Path, *, trust: bool, expected: Expected) -> tuple[Saved, dict[str, np.ndarray]]:
     """A checkpoint that fits, and its weights by name. Damaged says what does not."""
-    manifest = _read_manifest(path)
+    manifest = read_manifest(path)
     if path.name.removeprefix(MOVED_ASIDE) != f"step_{manifest['counters']['env_steps']}":
         raise Damaged(f"{path} is a copy of step_{manifest['counters']['env_steps']} under another name")
-    data = {name: _read_file(path, name, manifest, expected.max_bytes(name)) for name in FILES}
+    data = {name: read_file(path, name, manifest, expected.max_bytes(name)) for name in FILES}
     weights = parse_arrays(data[POLICY], str(path / POLICY))
     _check_weights(weights, manifest, expected, path)
     arrays = parse_arrays(data[TRAINING], str(path / TRAINING))
@@ -362,39 +214,3 @@ def newest(
     if not refused:
         return None
     raise InputError(f"{directory}: holds no checkpoint that can be resumed ({refused[0]})")
-
-
-# --- keeping ------------------------------------------------------------------------------------------------
-
-
-class Keeper:
-    """Saves when due, keeps the last few and the best, survives a full disk for a while."""
-
-    def __init__(self, directory: Path, *, keep: int, warn: Callable[[str], None]) -> None:
-        self.directory, self.keep, self.warn = directory, keep, warn
-        self.failures = 0
-
-    def save(self, snapshot: Snapshot, *, before: Callable[[], None], is_best: bool, **contents: Any) -> bool:
-        """False, with a warning, when it could not be written; StorageError after several failures in a row.
-
-        `before` brings the logs to the disk: a checkpoint is never ahead of them.
-        """
-        try:
-            before()
-            target = save(self.directory, snapshot, **contents)
-            if is_best:
-                point(self.directory, "best", target)
-            prune(self.directory, self.keep)
-        except (OSError, Damaged) as error:
-            self.failures += 1
-            detail = (
-                f"{self.directory}: the checkpoint could not be written ({error}); earlier ones are untouched"
-            )
-            if self.failures >= MAX_FAILURES:
-                raise StorageError(
-                    f"{detail}; this was failure {self.failures} in a row: free some space and use --resume"
-                ) from None
-            self.warn(detail)
-            return False
-        self.failures = 0
-        return True

@@ -26,8 +26,9 @@ from parallel_ppo.storage.files import write_atomically
 from parallel_ppo.storage.run_directory import RunDirectory
 from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training.bottleneck import Tally
-from parallel_ppo.training.checkpoint import POLICY, Keeper
+from parallel_ppo.training.checkpoint import POLICY
 from parallel_ppo.training.episodes import Episode
+from parallel_ppo.training.saving import Keeper
 from parallel_ppo.training.state import RECENT, TrainingState
 from parallel_ppo.workers.carried import Snapshot
 from parallel_ppo.workers.pool import Pool, Span

@@ -28,8 +28,8 @@ from parallel_ppo.printable import count
 from parallel_ppo.records.display import Display, duration_text, make_log
 from parallel_ppo.records.timeline import Phase, process_started
 from parallel_ppo.records.trace import ChromeTrace, NoTrace, Trace
-from parallel_ppo.settings.layers import to_yaml
 from parallel_ppo.settings.schema import SCHEDULE_ENDS, Settings, learning_settings
+from parallel_ppo.settings.yaml_files import to_yaml
 from parallel_ppo.storage import user_key
 from parallel_ppo.storage.files import open_to_append
 from parallel_ppo.training import checkpoint
@@ -55,6 +55,8 @@ from parallel_ppo.workers.process_pool import ProcessPool
 from parallel_ppo.workers.worker import Worker
 
 PROCESS_BYTES = 300_000_000  # what a worker needs beside the shared memory, roughly
+NETWORK_BYTES = 8  # of a worker, for each parameter: weights laid out anew, and the largest layer's gradient
+SNAPSHOT_BYTES = 24  # of the coordinator: parameters and moments at the start of this iteration and the next
 PROCESS_ADDRESSES = 500_000_000  # what a worker maps beyond what the coordinator does
 DESCRIPTORS_PER_WORKER = 4
 LONGEST_PATH = 700  # bytes that the first node tells the others, for their logs
@@ -87,7 +89,9 @@ def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
 
 def check_resources(plan: Plan, num_parameters: int) -> None:
     workers = 0 if plan.inline else plan.placement.num_workers
-    need = bytes_needed(plan.settings, plan.spec, num_parameters) + (workers + 1) * PROCESS_BYTES
+    shared = bytes_needed(plan.settings, plan.spec, num_parameters)
+    per_parameter = SNAPSHOT_BYTES + max(1, workers) * NETWORK_BYTES
+    need = shared + (workers + 1) * PROCESS_BYTES + num_parameters * per_parameter
     for problem in (
         memory_need_error(need, plan.machine, what_can_shrink(plan.settings)),
         descriptor_need_error(64 + DESCRIPTORS_PER_WORKER * workers, plan.machine),

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parallel_ppo.storage.array_files import bytes_of
 from parallel_ppo.workers.memory import Field, Memory
 
 Arrays = dict[str, np.ndarray]
@@ -86,7 +87,7 @@ class Snapshot(NamedTuple):
         for arrays in (self.arrays, self.environments.pack()):
             for name, array in sorted(arrays.items()):
                 digest.update(f"{name}{array.dtype}{array.shape}".encode())
-                digest.update(np.ascontiguousarray(array).tobytes())
+                digest.update(bytes_of(array))
         return digest.hexdigest()
 
 

@@ -13,7 +13,7 @@ from parallel_ppo.evaluation.policy_files import FORMAT
 from parallel_ppo.policies.parameters import initialise, num_flat, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.training.checkpoint import signature
+from parallel_ppo.storage.user_key import signature
 
 
 def contents(settings: Settings) -> tuple[dict[str, np.ndarray], dict[str, str]]:

@@ -158,3 +158,14 @@ def test_which_networks_fit() -> None:
     assert unusable("mlp", (4,), [64, 64]) is None
     assert "multiples of 16" in str(unusable("mlp", (4,), [64, 30]))
     assert "hidden" in str(unusable("mlp", (4,), []))
+
+
+def test_room_for_a_wide_observation_grows_with_its_weights() -> None:
+    """It grew with the square of the inputs: a million of them could not be had."""
+    num_inputs, units = 100_000, 16
+    policy, flat = network(CATEGORICAL, num_inputs, [units, units])
+    native, observation = NativeMlp(policy, flat), samples(2, num_inputs)
+    native.begin_inference()
+    found, expected = native.forward(observation), slow_outputs(policy, flat, observation)
+    np.testing.assert_allclose(found.action, expected["action"], rtol=1e-4, atol=2e-4)
+    assert native.native.space(2)[0].numel() < 2 * num_inputs * units

@@ -4,8 +4,9 @@ import pytest
 import yaml
 
 from parallel_ppo.exits import InputError
-from parallel_ppo.settings.layers import load_settings, to_yaml
+from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings, changed_learning_setting, learning_settings
+from parallel_ppo.settings.yaml_files import to_yaml
 from tests.conftest import ROOT, small_settings
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,8 @@ import chaos_mutations
 
 from parallel_ppo.evaluation import policy_files
 from parallel_ppo.exits import InputError, StorageError
-from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
-from parallel_ppo.training import checkpoint
+from parallel_ppo.storage.files import Damaged, read_regular, write_atomically, write_durably
+from parallel_ppo.training import checkpoint, saving
 from parallel_ppo.workers.carried import Snapshot
 
 
@@ -51,15 +52,15 @@ def test_writing_cut_off_at_any_call_leaves_a_loadable_checkpoint(tmp_path, monk
 
 def test_a_disk_that_stays_full_stops_the_run_after_some_warnings(world, tmp_path, monkeypatch):
     warnings: list[str] = []
-    keeper = checkpoint.Keeper(tmp_path, keep=2, warn=warnings.append)
+    keeper = saving.Keeper(tmp_path, keep=2, warn=warnings.append)
     first, second = world.invent(1), world.invent(2)
     assert keeper.save(first, before=lambda: None, is_best=False, **world.contents(first))
 
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "write_durably", full)
-    for _ in range(checkpoint.MAX_FAILURES - 1):
+    monkeypatch.setattr(saving, "write_durably", full)
+    for _ in range(saving.MAX_FAILURES - 1):
         assert not keeper.save(second, before=lambda: None, is_best=False, **world.contents(second))
     with pytest.raises(StorageError, match="failure 3 in a row"):
         keeper.save(second, before=lambda: None, is_best=False, **world.contents(second))
@@ -69,7 +70,7 @@ def test_a_disk_that_stays_full_stops_the_run_after_some_warnings(world, tmp_pat
 
 def test_a_checkpoint_is_never_ahead_of_the_logs(world, tmp_path):
     snapshot = world.invent(1)
-    keeper = checkpoint.Keeper(tmp_path, keep=2, warn=lambda line: None)
+    keeper = saving.Keeper(tmp_path, keep=2, warn=lambda line: None)
 
     def full() -> None:
         raise OSError(28, "No space left on device")
@@ -81,7 +82,7 @@ def test_a_checkpoint_is_never_ahead_of_the_logs(world, tmp_path):
 def test_the_oldest_go_last_and_the_best_stays(world, tmp_path):
     for number in range(1, 6):
         snapshot = world.invent(number)
-        keeper = checkpoint.Keeper(tmp_path, keep=2, warn=lambda line: None)
+        keeper = saving.Keeper(tmp_path, keep=2, warn=lambda line: None)
         assert keeper.save(snapshot, before=lambda: None, is_best=number == 2, **world.contents(snapshot))
     assert [path.name for path in checkpoint.steps(tmp_path)] == ["step_160", "step_128", "step_64"]
     assert list(tmp_path.glob(".*")) == []
@@ -227,3 +228,34 @@ def test_broken_configurations_are_refused_in_one_line(tmp_path):
     report = in_a_process_of_its_own(chaos_mutations.mutate_configs, tmp_path, 250)
     assert report["failures"] == [] and report["executions"] == 0
     assert report["refused"] > 150 and report["slowest_s"] < 5
+
+
+def test_saving_copies_nothing(world, tmp_path):
+    """A million floats a step make a checkpoint of 1.5 GB: copies of it were most of its time, and of the
+    memory.
+    """
+    snapshot = world.invent(1)
+    large = {f"adam.{name}": np.ones(4_000_000, np.float32) for name in ("first_moment", "second_moment")}
+    snapshot = snapshot._replace(arrays=snapshot.arrays | large)
+    contents = world.contents(snapshot)
+    tracemalloc.start()
+    try:
+        saving.save(tmp_path, snapshot, **contents)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    written = sum(file.stat().st_size for file in (tmp_path / "step_32").iterdir())
+    assert written > 32_000_000 and peak < 4_000_000, (written, peak)
+
+
+def test_what_was_not_written_right_is_no_checkpoint(world, tmp_path, monkeypatch):
+    def flipped(path, *pieces):
+        data = bytearray(b"".join(pieces))
+        data[-1] ^= path.name == checkpoint.POLICY
+        write_durably(path, data)
+
+    monkeypatch.setattr(saving, "write_durably", flipped)
+    snapshot = world.invent(1)
+    with pytest.raises(Damaged, match="does not hold what was written"):
+        saving.save(tmp_path, snapshot, **world.contents(snapshot))
+    assert checkpoint.steps(tmp_path) == []

@@ -1,0 +1,180 @@
+"""What settings must fulfil together: each rule is one line for whoever broke it."""
+
+import json
+import math
+
+from parallel_ppo.exits import InputError
+from parallel_ppo.settings import env_names
+from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
+from parallel_ppo.settings.curiosity import ALGORITHMS as CURIOUS_ALGORITHMS
+from parallel_ppo.settings.networks import network_kind, that_read
+from parallel_ppo.settings.schema import (
+    LEVEL_SAMPLING,
+    MAX_LANES,
+    PROCGEN_OPTIONS,
+    EnvSettings,
+    Settings,
+    TrainingSettings,
+)
+from parallel_ppo.settings.yaml_files import MAX_CONFIG_BYTES
+
+MAX_SCORED_LEVELS = 100_000
+
+
+def checked(settings: Settings) -> Settings:
+    """What no single field can know."""
+    settings = settings.changed("env", id=env_names.canonical(settings.env.id))
+    env, training = settings.env, settings.training
+    is_procgen = env_names.procgen_game(env.id) is not None
+    for option in (*PROCGEN_OPTIONS, *LEVEL_SAMPLING):
+        if not is_procgen and getattr(env, option) != EnvSettings.model_fields[option].default:
+            raise InputError(
+                f"env.{option}: is an option of Procgen and does nothing for {env.id}; remove it"
+            )
+    env_names.check_mode(env.id, env.distribution_mode)
+    if env.distribution_mode == "exploration" and (env.num_levels or env.start_level):
+        raise InputError(
+            "env.num_levels and env.start_level: exploration is one level, which Procgen chooses; remove them"
+        )
+    if is_procgen and (env.kwargs or env.wrappers or env.fresh_objects is True):
+        raise InputError(
+            "env.kwargs, env.wrappers and env.fresh_objects: are for Gymnasium environments; Procgen's"
+            " options are keys of the section 'env'"
+        )
+    if is_procgen and training.policy != "auto" and network_kind(training.policy).reads == "vectors":
+        raise InputError(
+            f"training.policy: {training.policy!r} reads vectors, and Procgen gives images; use"
+            f" {that_read('images')}"
+        )
+    if env.slice_envs is not None and env.num_envs % env.slice_envs:
+        raise InputError(
+            f"env.slice_envs: {env.slice_envs} does not divide {env.num_envs} environments; nearest that"
+            f" does: {_nearest_divisor(env.num_envs, env.slice_envs)}"
+        )
+    _check_levels(env)
+    _check_algorithm(settings)
+    _check_curiosity(settings)
+    _check_batch(settings)
+    _check_plain(settings)
+    if settings.hardware.buffers == "file" and settings.hardware.buffer_directory is None:
+        raise InputError(
+            "hardware.buffers: 'file' needs a directory on a disk; give it as hardware.buffer_directory"
+        )
+    return settings
+
+
+def _check_levels(env: EnvSettings) -> None:
+    if env.level_sampler == "uniform":
+        for option in LEVEL_SAMPLING[1:]:
+            if getattr(env, option) != EnvSettings.model_fields[option].default:
+                raise InputError(f"env.{option}: is for prioritized levels; set env.level_sampler to plr")
+        return
+    if not 0 < env.num_levels <= MAX_SCORED_LEVELS:
+        raise InputError(
+            f"env.level_sampler: plr keeps a score for each level, and env.num_levels is {env.num_levels}"
+            f"{'' if env.num_levels else ' (all of them)'}; expected 1 to {MAX_SCORED_LEVELS}, such as"
+            " --num-levels 200"
+        )
+    if env.use_sequential_levels:
+        raise InputError("env.use_sequential_levels: leaves plr nothing to choose; remove one of the two")
+
+
+def _check_algorithm(settings: Settings) -> None:
+    training, kind = settings.training, ALGORITHM_KINDS[settings.training.algorithm]
+    name, whole = training.algorithm, settings.env.num_envs * training.n_steps
+    if training.lag and not kind.may_lag:
+        able = ", ".join(other for other, each in ALGORITHM_KINDS.items() if each.may_lag)
+        raise InputError(f"training.lag: {name} has none; remove it, or use one of {able}")
+    if kind.single_pass and training.n_epochs != 1:
+        raise InputError(
+            f"training.n_epochs: {name} learns from each sample once; remove it, or use ppo or appo"
+        )
+    if kind.single_pass and training.batch_size != whole:
+        raise InputError(
+            f"training.batch_size: {name} takes one step for a whole batch of {whole} samples "
+            f"({settings.env.num_envs} environments x {training.n_steps} steps); remove it"
+        )
+    if training.num_actors is not None and not kind.in_turn:
+        raise InputError(f"training.num_actors: is for a3c, the algorithm is {name}; remove it")
+    if training.num_actors is not None and settings.env.num_envs % training.num_actors:
+        raise InputError(
+            f"training.num_actors: {training.num_actors} actors cannot share {settings.env.num_envs}"
+            " environments evenly, and each needs one; nearest that can:"
+            f" {_nearest_divisor(settings.env.num_envs, training.num_actors)}"
+        )
+    if training.num_actors is not None and settings.env.slice_envs not in (None, settings.shape.slice_envs):
+        raise InputError("env.slice_envs: an actor of a3c is a slice; set training.num_actors alone")
+    coefficient = TrainingSettings.model_fields["augmentation_coef"].default
+    if training.augmentation == "none" and training.augmentation_coef != coefficient:
+        raise InputError(
+            "training.augmentation_coef: nothing is augmented; set training.augmentation, or remove it"
+        )
+    if training.clip_rewards is not None and training.normalize_rewards:
+        raise InputError(
+            "training.clip_rewards: rewards are normalised, and then clipped by training.reward_clip; "
+            "set training.normalize_rewards to false"
+        )
+
+
+def _check_curiosity(settings: Settings) -> None:
+    training, kind = settings.training, settings.curiosity.kind
+    if not settings.curiosity.is_curious:
+        return
+    if training.algorithm not in CURIOUS_ALGORITHMS:
+        raise InputError(
+            f"curiosity.kind: {kind} cannot be used with {training.algorithm}, which learns from samples of"
+            f" older parameters; use {' or '.join(CURIOUS_ALGORITHMS)}, or none"
+        )
+    if training.lag:
+        raise InputError(
+            f"training.lag: is {training.lag}, and {kind} rewards samples with the parameters that are"
+            " learned; remove it, or set curiosity.kind to none"
+        )
+
+
+def _check_plain(settings: Settings) -> None:
+    """Settings travel to workers and into checkpoints as JSON; YAML can also say dates, bytes and sets."""
+    try:
+        size = len(json.dumps(settings.model_dump()))
+    except (TypeError, ValueError, RecursionError):
+        raise InputError(
+            "env.kwargs and env.wrappers: expected plain values (numbers, text, true/false, lists, mappings)"
+        ) from None
+    if size > MAX_CONFIG_BYTES:
+        raise InputError(f"env.kwargs and env.wrappers: are larger than {MAX_CONFIG_BYTES} bytes")
+
+
+def _check_batch(settings: Settings) -> None:
+    training, env = settings.training, settings.env
+    total, slices = env.num_envs * training.n_steps, settings.shape.num_slices
+    if total % training.batch_size == 0 and training.batch_size % slices == 0:
+        if training.lane_samples and settings.shape.slice_samples > MAX_LANES * training.lane_samples:
+            raise InputError(
+                f"training.lane_samples: {training.lane_samples} cuts a slice's"
+                f" {settings.shape.slice_samples} samples of a minibatch into more than {MAX_LANES} lanes;"
+                " use more"
+            )
+        return
+    valid = [slices * share for share in _divisors(total // slices)]
+    best = min(valid, key=lambda size: abs(size - training.batch_size))
+    arithmetic = f"{env.num_envs} environments x {training.n_steps} steps = {total} samples"
+    if total % training.batch_size:
+        problem = (
+            f"{training.batch_size} does not divide {arithmetic} ({total} / {training.batch_size} ="
+            f" {total / training.batch_size:.2f})"
+        )
+    else:
+        problem = (
+            f"{training.batch_size} cannot be shared evenly by {slices} slices of {settings.shape.slice_envs}"
+            " environments"
+        )
+    raise InputError(f"training.batch_size: {problem}; nearest that works: {best}")
+
+
+def _divisors(total: int) -> list[int]:
+    small = [n for n in range(1, math.isqrt(total) + 1) if total % n == 0]
+    return small + [total // n for n in small]
+
+
+def _nearest_divisor(total: int, wanted: int) -> int:
+    return min(_divisors(total), key=lambda n: (abs(n - wanted), n))

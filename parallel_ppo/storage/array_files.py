@@ -1,0 +1,63 @@
+"""Arrays in safetensors files: nothing in them is ever executed, and writing them copies nothing."""
+
+import json
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors import numpy as safetensors
+
+from parallel_ppo.storage.files import Damaged, Pieces
+
+# The format's names, in the order in which the library lays arrays out: every one is aligned.
+TYPES = {
+    "uint64": "U64",
+    "int64": "I64",
+    "float64": "F64",
+    "float32": "F32",
+    "uint32": "U32",
+    "int32": "I32",
+    "float16": "F16",
+    "uint16": "U16",
+    "int16": "I16",
+    "int8": "I8",
+    "uint8": "U8",
+    "bool": "BOOL",
+}
+
+
+def bytes_of(array: np.ndarray) -> memoryview:
+    """Where they lie, unless they lie scattered."""
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+
+
+def pieces_of(arrays: dict[str, np.ndarray], metadata: dict[str, str] | None = None) -> Pieces:
+    """The file that `safetensors.save` would make, as its header and views of the arrays. They may be
+    larger than the memory that is left.
+    """
+    order = list(TYPES)
+    names = sorted(arrays, key=lambda name: (order.index(arrays[name].dtype.name), name))
+    header: dict[str, object] = {"__metadata__": metadata} if metadata else {}
+    end = 0
+    for name in names:
+        start, end = end, end + arrays[name].nbytes
+        shape = list(arrays[name].shape)
+        header[name] = {"dtype": TYPES[arrays[name].dtype.name], "shape": shape, "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    length = len(text).to_bytes(8, "little")
+    return [memoryview(length + text), *(bytes_of(arrays[name]) for name in names)]
+
+
+def parse_arrays(data: bytes, what: str) -> dict[str, np.ndarray]:
+    try:
+        return safetensors.load(data)
+    except (
+        SafetensorError,
+        ValueError,
+        TypeError,
+        KeyError,
+        AttributeError,
+        OverflowError,
+        MemoryError,
+    ) as error:
+        raise Damaged(f"{what} is not a safetensors file ({' '.join(str(error).split())[:120]})") from None
