@@ -23,6 +23,7 @@ EXAMPLE = "tools/same_bits.py --before bfd3413"
 SHAPE = ["--num-envs", "16", "--n-steps", "16", "--batch-size", "64", "--n-epochs", "2", "--seed", "7"]
 STEPS = ["--total-timesteps", "1024"]
 OLD_MLP = ["--set", "training.kernels=torch", "--set", "env.slice_envs=8"]  # what was the default for MLPs
+NATIVE_MLP = ["--set", "training.kernels=native", "--set", "env.slice_envs=4"]  # what is, since e5f5f31
 NORMALISED = ["--set", "training.normalize_observations=true"]
 COINRUN = ["--env", "coinrun", *SHAPE, *STEPS]
 CASES = {
@@ -42,6 +43,9 @@ CASES = {
         *STEPS,
     ],
     "LunarLander": ["--env", "LunarLander-v3", *OLD_MLP, *SHAPE, *STEPS],
+    "CartPole native": ["--env", "CartPole-v1", *NATIVE_MLP, "--total-timesteps", "5120", "--seed", "3"],
+    "Pendulum native": ["--env", "Pendulum-v1", *NATIVE_MLP, *NORMALISED, *SHAPE, *STEPS],
+    "LunarLander native": ["--env", "LunarLander-v3", *NATIVE_MLP, *SHAPE, *STEPS],
 }
 TWO_NODES = "two nodes"
 RESUMES = {

@@ -7,7 +7,7 @@
  * one after the other, whatever the width of a vector.
  */
 #include "heads.h"
-#include "network.h"
+#include "mlp.h"
 
 typedef struct {
     int layers;

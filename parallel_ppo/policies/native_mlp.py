@@ -28,7 +28,7 @@ class NativeMlp:
     def __init__(self, policy: Policy, parameters: Tensor) -> None:
         self.policy, spec = policy, policy.spec.action
         named = views(policy, parameters)
-        tensors = _in_order(named)
+        tensors = list(_in_order(named).values())
         sizes = [tensors[0].shape[1], *(len(tensor) for tensor in tensors[: len(tensors) // 2 - 2 : 2])]
         self.native = native_mlp.NativeMlp(sizes, tensors)
         self.log_std = named.get("log_std")
@@ -74,10 +74,17 @@ class NativeMlp:
 
     def gradient_views(self, flat: Tensor) -> MlpViews:
         named = views(self.policy, flat)
-        tensors = _in_order(named)
+        tensors = list(_in_order(named).values())
         return MlpViews(tensors, self.native.pointers(tensors), named.get("log_std"))
 
+    def offsets(self, flat: Tensor) -> tuple[list[int], int | None]:
+        """Where each parameter begins in a flat vector, in the order of the kernels; and `log_std`."""
+        named = views(self.policy, flat)
+        begins = {name: (view.data_ptr() - flat.data_ptr()) // 4 for name, view in named.items()}
+        return [begins[name] for name in _in_order(named)], begins.get("log_std")
 
-def _in_order(named: dict[str, Tensor]) -> list[Tensor]:
+
+def _in_order(named: dict[str, Tensor]) -> dict[str, Tensor]:
+    """As the kernels take them; without log_std."""
     prefixes = "trunk.", "value_trunk.", "action_head.", "value_head."
-    return [tensor for prefix in prefixes for name, tensor in named.items() if name.startswith(prefix)]
+    return {name: view for prefix in prefixes for name, view in named.items() if name.startswith(prefix)}

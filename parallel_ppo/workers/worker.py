@@ -12,12 +12,13 @@ import numpy as np
 import torch
 
 from parallel_ppo.algorithms import ALGORITHMS, minibatches, optimizers
-from parallel_ppo.algorithms.algorithm import Sampled, differentiate
+from parallel_ppo.algorithms.algorithm import Sampled, Statistics, differentiate
 from parallel_ppo.algorithms.augmentation import augmented
 from parallel_ppo.algorithms.drac import regularised
 from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv
 from parallel_ppo.exits import EnvironmentFault, NumbersError
+from parallel_ppo.kernels.native_lane import LaneSlab
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.actor import Actor
@@ -27,6 +28,7 @@ from parallel_ppo.workers import playing
 from parallel_ppo.workers.curiosity import Curious, make_curiosity
 from parallel_ppo.workers.level_choice import LevelChoice
 from parallel_ppo.workers.memory import BLOCK, Memory, Slab
+from parallel_ppo.workers.native_lanes import make_native_lane
 from parallel_ppo.workers.observer import Reach, unobserved
 from parallel_ppo.workers.tasks import Collect, Evaluate, Gradient, Open, Reduce, Revalue, Task, WarmUp
 
@@ -52,6 +54,8 @@ class Worker:
         self.lane_views: dict[int, Any] = {}
         self.order_cache: dict[tuple[int, int, int], np.ndarray] = {}
         self.rows = [slab.sampled_rows() for slab in memory.slabs]
+        self.native_lane = make_native_lane(settings, spec, self.actor)
+        self.lane_slabs = [LaneSlab(rows) for rows in self.rows] if self.native_lane else []
         self.handlers: dict[type, Callable[[Any], bool | None]] = {
             Open: self.open,
             Collect: self.collect,
@@ -235,7 +239,7 @@ class Worker:
 
     # --- update ---------------------------------------------------------------------------------------------
 
-    def lane_rows(self, task: Gradient) -> torch.Tensor:
+    def lane_rows(self, task: Gradient) -> np.ndarray:
         """The rows of the slab that a lane reads."""
         shape = self.shape
         slice_index, number = divmod(task.lane, len(shape.lane_sizes))
@@ -250,15 +254,22 @@ class Worker:
                 order, slice_index=slice_index, slice_envs=shape.slice_envs, num_envs=shape.num_envs
             )
         first = task.minibatch * shape.slice_samples + sum(shape.lane_sizes[:number])
-        return torch.from_numpy(self.order_cache[key][first : first + shape.lane_sizes[number]])
+        return self.order_cache[key][first : first + shape.lane_sizes[number]]
 
     def gradient(self, task: Gradient) -> None:
         actor, step = self.learning(task)
-        network, rows, columns = (
-            actor.network,
-            self.lane_rows(task),
-            self.rows[task.iteration % len(self.rows)],
-        )
+        into, rows = self.gradient_views(task.lane), self.lane_rows(task)
+        gradient, statistics = self.memory.lane_gradient[task.lane], self.memory.lane_statistics[task.lane]
+        self.reach("gradient", task.iteration, task.lane, gradient)
+        actor.network.begin_step(step)
+        if self.native_lane is None:
+            statistics[...] = self.differentiate(actor, task, torch.from_numpy(rows), into)
+        else:
+            slab = self.lane_slabs[task.iteration % len(self.rows)]
+            self.native_lane.gradient(slab, rows, task.scalars, gradient, statistics)
+
+    def differentiate(self, actor: Actor, task: Gradient, rows: torch.Tensor, into: Any) -> Statistics:
+        network, columns = actor.network, self.rows[task.iteration % len(self.rows)]
         batch = {name: column.index_select(0, rows) for name, column in columns.items()}
         augments = self.settings.training.augmentation != "none"
         observation, mask = batch.pop("observation"), batch.pop("action_mask", None)
@@ -266,16 +277,13 @@ class Worker:
             observation = torch.cat([observation, self.augmented(observation, task)])
             mask = None if mask is None else mask.repeat(2, 1)
         observation = actor.prepare(observation)
-        into = self.gradient_views(task.lane)
-        self.reach("gradient", task.iteration, task.lane, self.memory.lane_gradient[task.lane])
-        network.begin_step(step)
         size = self.shape.learned_together
         sampled = Sampled(batch, task.scalars, self.spec.action, self.settings.training, size)
         output = heads.masked(network.forward(observation), mask)
         find = regularised if augments else differentiate
         gradient, statistics = find(self.algorithm, network, output, sampled)
         network.backward(gradient, into)
-        self.memory.lane_statistics[task.lane] = self.curiosity.learn(task, rows, statistics)
+        return self.curiosity.learn(task, rows, statistics)
 
     def augmented(self, observation: torch.Tensor, task: Gradient) -> torch.Tensor:
         """Drawn anew for each use of a sample; a lane's samples do not depend on who computes it."""

@@ -1,0 +1,63 @@
+#include "lane.h"
+#include "mlp.h"
+#include <string.h>
+
+static int inputs_of(const lane_settings *s) { return s->sizes[0]; }
+
+static int actions_of(const lane_settings *s) { return (int)(s->loss.components ? s->loss.components : s->loss.outputs); }
+
+static size_t space_of(const lane_settings *s, int samples) { return mlp_space_floats((int)s->layers, s->sizes, samples); }
+
+size_t lane_scratch_floats(const lane_settings *s, int samples) {
+    const size_t columns = inputs_of(s) + actions_of(s) + 2 * s->loss.outputs + 6;
+    return space_of(s, samples) + ppo_scratch_floats(&s->loss, samples) + columns * samples + s->loss.outputs;
+}
+
+static void find(const lane_settings *s, float *flat, float **pointers) {
+    for (int64_t i = 0; i < s->num_offsets; i++) pointers[i] = flat + s->offsets[i];
+}
+
+void lane_pack(const lane_settings *s) {
+    float *parameters[MAX_POINTERS];
+    find(s, s->parameters, parameters);
+    mlp_pack((int)s->layers, s->sizes, (const_pointers)parameters, s->packed);
+}
+
+/* One sample's observation, as `Preparation.vector`; a NaN stays. */
+static void prepare(const lane_settings *s, const float *in, float *out) {
+    const int inputs = inputs_of(s);
+    const float most = (float)s->observation_clip, least = (float)-s->observation_clip;
+    if (!s->normalizes) {
+        memcpy(out, in, inputs * sizeof(float));
+        return;
+    }
+    for (int i = 0; i < inputs; i++) {
+        const float x = (in[i] - s->observation_mean[i]) * s->observation_scale[i];
+        out[i] = x < least ? least : x > most ? most : x;
+    }
+}
+
+void lane_gradient(const lane_settings *s, const lane_slab *slab, const int64_t *rows, int samples, const double *scalars, float *gradient,
+                   double *statistics) {
+    const int inputs = inputs_of(s), actions = actions_of(s), outputs = (int)s->loss.outputs, layers = (int)s->layers;
+    float *parameters[MAX_POINTERS], *gradients[MAX_POINTERS];
+    float *space = s->scratch, *x = space + space_of(s, samples), *action = x + (size_t)inputs * samples;
+    float *log_prob = action + (size_t)actions * samples, *value = log_prob + samples, *advantage = value + samples;
+    float *target_return = advantage + samples, *out = target_return + samples, *out_value = out + (size_t)outputs * samples;
+    float *by_output = out_value + samples, *by_value = by_output + (size_t)outputs * samples, *by_log_std = by_value + samples;
+    for (int b = 0; b < samples; b++) {
+        const size_t row = (size_t)rows[b];
+        prepare(s, slab->observation + row * inputs, x + (size_t)b * inputs);
+        memcpy(action + (size_t)b * actions, slab->action + row * actions, actions * sizeof(float));
+        log_prob[b] = slab->log_prob[row], value[b] = slab->value[row];
+        advantage[b] = slab->advantage[row], target_return[b] = slab->target_return[row];
+    }
+    find(s, s->parameters, parameters);
+    find(s, gradient, gradients);
+    mlp_forward(layers, s->sizes, outputs, 1, (const_pointers)parameters, s->packed, x, samples, space, out, out_value);
+    ppo_loss_gradient(&s->loss, (ppo_scalars){scalars[0], scalars[1], scalars[2]}, samples, out, out_value,
+                      (ppo_batch){action, log_prob, value, advantage, target_return}, by_log_std + outputs, by_output, by_log_std, by_value,
+                      statistics);
+    mlp_backward(layers, s->sizes, outputs, 1, (const_pointers)parameters, x, samples, space, by_output, by_value, gradients);
+    if (s->log_std_offset >= 0) memcpy(gradient + s->log_std_offset, by_log_std, outputs * sizeof(float));
+}
