@@ -31,13 +31,17 @@ SCRIPTS = {
     "tools/suite.py": "suite",
     "tools/autotune.py": "tune",
 }  # what each is called in `parallel-ppo`
+MODULE = "-m parallel_ppo "
 
 
 def as_typed(example: str) -> str:
     """A command as it is typed here: with the script of a checkout, or with the installed command."""
     script, space, rest = example.partition(" ")
-    if script in SCRIPTS and not (HOME / script).is_file():
+    is_checkout = (HOME / "train_timed.py").is_file()
+    if script in SCRIPTS and not is_checkout:
         return f"parallel-ppo {SCRIPTS[script]}{space}{rest}"
+    if example.startswith(MODULE) and not is_checkout:
+        return f"parallel-ppo {example.removeprefix(MODULE)}"
     return f"python {example}"
 
 

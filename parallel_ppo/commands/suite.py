@@ -68,7 +68,7 @@ def _parser() -> Parser:
     parser = Parser(
         description=(
             "Train several games, settings and seeds, evaluate each run on its levels and on unseen ones, and"
-            " write one page\nof results. Flags after `--` go to train_parallel_timed.py."
+            " write one page\nof results. Flags after `--` go to the trainer."
         ),
         examples=EXAMPLES,
     )

@@ -222,7 +222,7 @@ def train_cluster(argv: Sequence[str] | None = None) -> int:
 
 def train_sequential(argv: Sequence[str] | None = None, audience: Audience | None = None) -> int:
     parser = build_parser(
-        "Train PPO in one process: the sequential twin of train_parallel_timed.py.",
+        "Train PPO in one process: the twin of the trainer with workers.",
         COMMON_FLAGS | SEQUENTIAL_FLAGS,
         ("train_timed.py --env coinrun --duration 1.0 --num-threads auto",),
     )

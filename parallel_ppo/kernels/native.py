@@ -81,6 +81,11 @@ def allocate(num_floats: int) -> torch.Tensor:
     return torch.from_numpy(np.frombuffer(memory, dtype=np.float32, count=num_floats))
 
 
+def new_floats(*shape: int) -> torch.Tensor:
+    """For the kernels to fill, whatever type and device the program that loaded a policy made its default."""
+    return torch.empty(shape, dtype=torch.float32, device="cpu")
+
+
 def pointers_to(tensors: Sequence[torch.Tensor]) -> Any:
     return (ctypes.c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
 
@@ -116,7 +121,7 @@ class NativeHeads:
         self.num_features = weights[0].shape[1]
         assert self.num_features % 16 == 0 and weights[0].shape[0] == sum(sizes)
         self.sizes = (ctypes.c_int * len(sizes))(*sizes)
-        self.logits = torch.empty(sum(sizes))
+        self.logits = new_floats(sum(sizes))
 
     def act(self, features: torch.Tensor, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         samples, components = draws.shape
@@ -155,7 +160,7 @@ class NativeTrunk:
         self.parameters: list[torch.Tensor] = []
         self.parameter_pointers: Any = None
         self.packed = allocate(self.call("packed_floats", channels))
-        self.scratch = torch.empty(0)
+        self.scratch = new_floats(0)
         self.scratch_samples = -1
         self.inference_places: dict[int, torch.Tensor] = {}
         self.free_places: dict[int, list[torch.Tensor]] = {}
@@ -232,7 +237,7 @@ class NativeTrunk:
         assert self.parameters, "load the parameters first"
         num_samples = len(observation)
         self.reserve(num_samples)
-        features = torch.empty(num_samples, self.num_features)
+        features = new_floats(num_samples, self.num_features)
         self.call("forward",
             observation.data_ptr(), num_samples, self.channels, self.parameter_pointers,
             self.packed.data_ptr(), int(keep),

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from parallel_ppo.kernels.choice import choose_variant
-from parallel_ppo.kernels.native import allocate, load_library, pointers_to
+from parallel_ppo.kernels.native import allocate, load_library, new_floats, pointers_to
 
 
 @functools.cache
@@ -84,8 +84,8 @@ class NativeMlp:
     def forward(self, observation: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Action outputs [B, K] and values [B, V]."""
         num_samples = self.check(observation)
-        action = torch.empty(num_samples, self.num_outputs)
-        value = torch.empty(num_samples, self.num_values)
+        action = new_floats(num_samples, self.num_outputs)
+        value = new_floats(num_samples, self.num_values)
         self.library.mlp_forward(
             *self.shape, self.packed.data_ptr(), observation.data_ptr(), num_samples,
             self.space(num_samples)[0].data_ptr(), action.data_ptr(), value.data_ptr(),

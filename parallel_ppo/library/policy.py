@@ -2,9 +2,11 @@
 observations.
 """
 
+import contextlib
 import importlib
 import os
-from collections.abc import Iterable
+import threading
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,13 +16,16 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 from parallel_ppo.arguments import named_run
 from parallel_ppo.envs.build import spaces_of
+from parallel_ppo.envs.single import one_line
 from parallel_ppo.envs.spaces import Misfit, action_writer, box_scale, first_leaf, observation_reader
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, load_policy
 from parallel_ppo.evaluation.policy_files import make_actor
 from parallel_ppo.exits import InputError
 from parallel_ppo.keyed import generator
+from parallel_ppo.policies import heads
 
 HUB = "hub:"
+LOADING = threading.RLock()
 
 
 def load(source: str | os.PathLike[str], *, trust: bool = False, seed: int = 0) -> "Policy":
@@ -32,9 +37,23 @@ def load(source: str | os.PathLike[str], *, trust: bool = False, seed: int = 0) 
     """
     name = os.fspath(source)
     if name.startswith(HUB):
-        fetch = importlib.import_module("parallel_ppo.sharing.hub").fetch
-        return Policy(load_policy(fetch(name.removeprefix(HUB)), trust=trust), seed)
-    return Policy(load_policy(named_run(name), trust=trust), seed)
+        place = importlib.import_module("parallel_ppo.sharing.hub").fetch(name.removeprefix(HUB))
+    else:
+        place = named_run(name)
+    with torch_as_in_training():
+        return Policy(load_policy(place, trust=trust), seed)
+
+
+@contextlib.contextmanager
+def torch_as_in_training() -> Iterator[None]:
+    """What the caller made torch's default type and device is not what a network is made with."""
+    with LOADING, torch.device("cpu"):
+        before = torch.get_default_dtype()
+        torch.set_default_dtype(torch.float32)
+        try:
+            yield
+        finally:
+            torch.set_default_dtype(before)
 
 
 class Policy:
@@ -50,19 +69,22 @@ class Policy:
         self._actor = make_actor(loaded.settings, loaded.spec, loaded.filled)
         self._actor.refresh()
         self._draws = generator(seed, "acting")
+        self._lock = threading.Lock()  # the network's working memory is one for all threads
 
     def __repr__(self) -> str:
         return f"<Policy for {self.settings.env.id}, {self.policy_sha256[:12]}>"
 
-    def act(self, observation: Any, deterministic: bool = False) -> Any:
+    def act(self, observation: Any, deterministic: bool = False, action_mask: Any = None) -> Any:
         """An action for one observation, or an array of actions for a batch: drawn as in training, or the
-        most likely.
+        most likely. `action_mask` is what the environment gives as `info["action_mask"]`, where it does.
         """
         rows, is_batch = self._rows(observation)
-        if deterministic:
-            chosen = self._actor.most_likely(rows)
-        else:
-            chosen = self._actor.act(rows, self._actor.draw_noise(self._draws, len(rows))).action
+        mask = self._mask(action_mask, len(rows), is_batch)
+        with self._lock:
+            if deterministic:
+                chosen = self._actor.most_likely(rows, mask)
+            else:
+                chosen = self._actor.act(rows, self._actor.draw_noise(self._draws, len(rows)), mask).action
         actions = [self._writer.write(row) for row in chosen]
         return np.stack(actions) if is_batch else actions[0]
 
@@ -71,15 +93,18 @@ class Policy:
         rewards.
         """
         rows, is_batch = self._rows(observation)
-        values = self._actor.value(rows)
+        with self._lock:
+            values = self._actor.value(rows)
         return values if is_batch else float(values[0])
 
-    def distribution(self, observation: Any) -> Distribution | list[Categorical]:
+    def distribution(self, observation: Any, action_mask: Any = None) -> Distribution | list[Categorical]:
         """Over actions: `Categorical` for Discrete, a list of them for MultiDiscrete, `Bernoulli` for
         MultiBinary, and for a Box `Normal` in the environment's units, before its bounds are applied.
         """
         rows, is_batch = self._rows(observation)
-        output = self._actor.infer(rows)
+        mask = self._mask(action_mask, len(rows), is_batch)
+        with self._lock:
+            output = heads.masked(self._actor.infer(rows), None if mask is None else torch.from_numpy(mask))
         outputs = output.action.clone() if is_batch else output.action[0].clone()
         action = self.spec.action
         if action.kind == "categorical":
@@ -109,6 +134,31 @@ class Policy:
                 self._reader.write(one, row)
         except Misfit as problem:
             raise InputError(f"observation: got {problem}") from None
+        except (TypeError, ValueError, RuntimeError) as error:
+            raise InputError(f"observation: got what is no array of numbers ({one_line(error)})") from None
         if not observations:
             raise InputError("observation: got an empty batch")
+        numbers = self._reader.vector(rows)
+        if not np.isfinite(numbers).all():
+            wrong = numbers[~np.isfinite(numbers)][0]
+            raise InputError(f"observation: got {wrong} among its numbers; no action follows from that")
         return rows, is_batch
+
+    def _mask(self, given: Any, num_rows: int, is_batch: bool) -> np.ndarray | None:
+        """[B, K]; a policy that was trained with masks would choose what is not allowed without one."""
+        if given is None:
+            if self.spec.masks_actions:
+                raise InputError(
+                    f"action_mask: {self.settings.env.id} says which actions are allowed; give its"
+                    " info['action_mask'] with each observation"
+                )
+            return None
+        if self.spec.action.kind != "categorical":
+            raise InputError(f"action_mask: {self.action_space} has no choices to allow; leave it out")
+        each = list(given) if is_batch else [given]
+        if len(each) != num_rows:
+            raise InputError(f"action_mask: got {len(each)} for {num_rows} observations")
+        try:
+            return np.stack([self._writer.read_mask({"action_mask": one}) for one in each])
+        except (Misfit, TypeError, ValueError) as problem:
+            raise InputError(f"action_mask: got {one_line(problem)}") from None

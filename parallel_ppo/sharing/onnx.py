@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
+from parallel_ppo.envs.spaces import box_scale
 from parallel_ppo.evaluation.policy_files import Filled, Weights, fill, make_actor
 from parallel_ppo.exits import InputError
 from parallel_ppo.keyed import generator
@@ -85,13 +86,8 @@ def _as_environments_take_it(spec: ActionSpec, row: Tensor) -> Tensor:
         return row.long().squeeze(1) if len(spec.sizes) == 1 else row.long()
     if spec.kind == "bernoulli":
         return row.to(torch.int8)
-    low, high = np.array(spec.low), np.array(spec.high)
-    bounded = np.isfinite(low) & np.isfinite(high)
-    bottom, top = np.where(bounded, low, -1.0), np.where(bounded, high, 1.0)
-    half, middle, least, most = (
-        torch.from_numpy(values.astype(np.float32))
-        for values in ((top - bottom) / 2, (top + bottom) / 2, low, high)
-    )
+    low, high = np.array(spec.low, np.float32), np.array(spec.high, np.float32)
+    half, middle, least, most = map(torch.from_numpy, (*box_scale(low, high), low, high))
     return torch.minimum(torch.maximum(row * half + middle, least), most)
 
 

@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from typing import Any
 
+from parallel_ppo.arguments import as_typed
 from parallel_ppo.machine.iteration_model import from_records, limited_by
 from parallel_ppo.settings.schema import Shape
 from parallel_ppo.training.worker_count import pieces_of
@@ -45,5 +46,7 @@ def limit(
         return None
     pieces = pieces_of(shape, num_slices)
     iteration = from_records(tally.mean, pieces, workers=workers, cores=cores, checkpoints=checkpoint_share)
-    parallel = "train_parallel_timed.py " if kind == "sequential" else ""
-    return limited_by(iteration, f"{parallel}--num-workers {{}}")
+    flag = "--num-workers {}"
+    return limited_by(
+        iteration, as_typed(f"train_parallel_timed.py {flag}") if kind == "sequential" else flag
+    )

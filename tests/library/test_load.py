@@ -1,5 +1,6 @@
 """`parallel_ppo.load`: actions as `env.step` takes them, for one observation and for a batch."""
 
+import threading
 from pathlib import Path
 
 import gymnasium
@@ -40,6 +41,13 @@ def policy(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return parallel_ppo.load(run)
 
 
+@pytest.fixture(scope="module")
+def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("cartpole") / "run"
+    assert train_sequential([*FLAGS, "--env", "CartPole-v1", "--output-dir", str(run)]) == 0
+    return run
+
+
 def test_one_and_a_batch(policy: parallel_ppo.Policy) -> None:
     envs = gymnasium.make_vec(policy.settings.env.id, num_envs=3, vectorization_mode="sync")
     batch, _ = envs.reset(seed=1)
@@ -75,16 +83,118 @@ def test_the_distribution_is_the_one_that_is_drawn_from(policy: parallel_ppo.Pol
         )
 
 
-def test_the_same_seed_draws_the_same_actions(tmp_path: Path) -> None:
-    assert train_sequential([*FLAGS, "--env", "CartPole-v1", "--output-dir", str(tmp_path / "run")]) == 0
+def test_the_same_seed_draws_the_same_actions(cartpole: Path) -> None:
     observation = np.zeros((20, 4), np.float32)
-    drawn = [parallel_ppo.load(str(tmp_path / "run"), seed=seed).act(observation) for seed in (0, 0, 1)]
+    drawn = [parallel_ppo.load(str(cartpole), seed=seed).act(observation) for seed in (0, 0, 1)]
     assert (drawn[0] == drawn[1]).all()
     assert (drawn[0] != drawn[2]).any()
     with pytest.raises(parallel_ppo.InputError, match=r"observation: got an observation of shape \(7,\)"):
-        parallel_ppo.load(tmp_path / "run").act(np.zeros(7))
+        parallel_ppo.load(cartpole).act(np.zeros(7))
     with pytest.raises(parallel_ppo.InputError, match="no such file or directory"):
-        parallel_ppo.load(tmp_path / "nothing")
+        parallel_ppo.load(cartpole / "nothing")
+
+
+BAD = {
+    "a NaN": (np.array([0, np.nan, 0, 0]), "observation: got nan among its numbers"),
+    "an infinity": (np.array([[0, 0, 0, 0], [0, 0, 0, -np.inf]]), "observation: got -inf among its numbers"),
+    "beyond float32": (np.full(4, 1e300), "observation: got inf among its numbers"),
+    "ragged": ([[1, 2], [3]], "observation: got what is no array of numbers"),
+    "a graph": (torch.zeros(4, requires_grad=True), r"no array of numbers \(.*detach"),
+    "words": ("left", r"observation: got an observation of shape \(\)"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_no_action_follows_from_what_is_no_observation(cartpole: Path, what: str) -> None:
+    observation, line = BAD[what]
+    policy = parallel_ppo.load(cartpole)
+    for use in (policy.act, policy.value, policy.distribution):
+        with pytest.raises(parallel_ppo.InputError, match=line) as caught:
+            use(observation)
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("env", "kernels"),
+    [
+        ("CartPole-v1", "native"),
+        ("CartPole-v1", "torch"),
+        ("tests.envs.sample_envs:Camera-v0", "torch"),
+        pytest.param("coinrun", "native", marks=pytest.mark.procgen),
+    ],
+)
+def test_what_the_caller_did_to_torch_changes_nothing(env: str, kernels: str, tmp_path: Path) -> None:
+    flags = [*FLAGS, "--env", env, "--set", f"training.kernels={kernels}", "--output-dir", str(tmp_path)]
+    assert train_sequential(flags) == 0
+    before = parallel_ppo.load(tmp_path)
+    observation = before.observation_space.sample()
+
+    def seen(policy: parallel_ppo.Policy) -> tuple:
+        mean = policy.distribution(observation).mean  # NaN of choices
+        draws = np.stack([policy.act(observation) for _ in range(5)])
+        likely = policy.act(observation, deterministic=True)
+        return policy.policy_sha256, policy.value(observation), str(mean.tolist()), str(likely), str(draws)
+
+    expected = seen(before)
+    for change in (lambda: torch.set_default_dtype(torch.float64), lambda: torch.set_default_device("meta")):
+        try:
+            change()
+            assert seen(before)[:4] == expected[:4], "loaded before"
+            assert seen(parallel_ppo.load(tmp_path)) == expected, "loaded after"
+            assert (torch.get_default_dtype() == torch.float64) != (torch.get_default_device().type == "meta")
+        finally:
+            torch.set_default_dtype(torch.float32)
+            torch.set_default_device("cpu")
+
+
+def test_threads_share_a_policy(cartpole: Path) -> None:
+    policy = parallel_ppo.load(cartpole)
+    batches = np.random.default_rng(0).normal(size=(4, 5000, 4)).astype(np.float32)
+    expected = [policy.value(batch) for batch in batches]
+    found: list[list[np.ndarray]] = [[] for _ in batches]
+
+    def use(index: int) -> None:
+        found[index].extend(policy.value(batches[index]) for _ in range(20))
+
+    threads = [threading.Thread(target=use, args=(index,)) for index in range(len(batches))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one, values in zip(expected, found, strict=True):
+        assert all(np.array_equal(one, value) for value in values) and len(values) == 20
+
+
+@pytest.mark.parametrize("says", ["array", "tuple"])
+def test_actions_that_are_not_allowed(says: str, tmp_path: Path) -> None:
+    env_id, kwargs = "tests.envs.sample_envs:Masked-v0", f"--set=env.kwargs={{says: {says}}}"
+    assert train_sequential([*FLAGS, "--env", env_id, kwargs, "--output-dir", str(tmp_path)]) == 0
+    policy = parallel_ppo.load(tmp_path)
+    env = gymnasium.make(env_id, says=says)
+    observation, info = env.reset(seed=1)
+    for step in range(200):  # the environment raises for what it does not allow
+        mask = info["action_mask"]
+        chosen = policy.act(observation, deterministic=step % 2 == 0, action_mask=mask)
+        observation, _, ends, cut, info = env.step(chosen)
+        if ends or cut:
+            observation, info = env.reset()
+    mask = info["action_mask"]
+    parts = policy.distribution(observation, action_mask=mask)
+    for part, allowed in zip(
+        parts if says == "tuple" else [parts], mask if says == "tuple" else [mask], strict=True
+    ):
+        assert ((part.probs > 0).numpy() == (allowed != 0)).all()
+    two = np.stack([observation] * 2)
+    assert len(policy.act(two, action_mask=[mask, mask])) == 2
+    for given, line in (
+        (None, "Masked-v0 says which actions are allowed; give its info"),
+        (np.ones(3), r"action_mask: got an info\['action_mask'\] of 3 numbers"),
+        ([mask] * 3, "action_mask: got"),
+    ):
+        with pytest.raises(parallel_ppo.InputError, match=line):
+            policy.act(observation, action_mask=given)
+    with pytest.raises(parallel_ppo.InputError, match="action_mask: got 1 for 2 observations"):
+        policy.act(two, action_mask=[mask])
 
 
 def test_procgen_s_spaces() -> None:

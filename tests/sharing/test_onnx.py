@@ -21,7 +21,9 @@ pytest.importorskip("onnx")
 INFINITE = float("inf")
 VECTOR, IMAGE, PARTS = (5,), (64, 64, 3), (Part(False, (5,), 0), Part(True, (40, 40, 1), 64))
 CATEGORICAL, SEVERAL = ActionSpec("categorical", (4,)), ActionSpec("categorical", (3, 2))
-BOX = ActionSpec("gaussian", (3,), (-2.0, 0.0, -INFINITE), (2.0, 0.5, INFINITE))
+BOX = ActionSpec(
+    "gaussian", (6,), (-2, 0, -INFINITE, 3, -INFINITE, -3e38), (2, 0.5, INFINITE, INFINITE, 5, 3e38)
+)
 CASES = {
     "mlp": ("mlp", EnvSpec(VECTOR, "float32", CATEGORICAL, 0)),
     "mlp-multidiscrete": ("mlp", EnvSpec(VECTOR, "float32", SEVERAL, 0)),
@@ -71,7 +73,7 @@ def test_onnxruntime_computes_what_the_policy_does(name: str, tmp_path: Path) ->
     rows = rows_of(spec, list(inputs.values()))
     chosen = actor.most_likely(rows, mask)
     if spec.action.kind == "gaussian":
-        half, middle = np.array([2, 0.25, 1]), np.array([0, 0.25, 0])
+        half, middle = np.array([2, 0.25, 1, 1, 1, 1]), np.array([0, 0.25, 0, 4, 4, 0])  # beside one bound: 2
         expected = np.clip(chosen * half + middle, spec.action.low, spec.action.high)
         np.testing.assert_allclose(found["action"], expected, atol=1e-5, rtol=1e-5)
         np.testing.assert_array_equal(found["log_std"], weights.arrays["log_std"])
