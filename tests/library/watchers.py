@@ -1,5 +1,7 @@
 """Callbacks that settings name."""
 
+import time
+
 from parallel_ppo import Progress
 
 
@@ -10,6 +12,10 @@ def stop_after_two(progress: Progress) -> bool:
 
 def fail(progress: Progress) -> None:
     raise ValueError(f"at step {progress.env_steps}")
+
+
+def pause(progress: Progress) -> None:
+    time.sleep(0.1)
 
 
 NOT_A_FUNCTION = 3
