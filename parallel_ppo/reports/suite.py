@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -163,8 +164,11 @@ class SuiteResult:
     missing: list[str]
     failed: dict[str, str]
     machine: str
+    commits: list[str]
     policies: list[Any]
+    rollouts: list[str]  # environments x steps
     epochs: list[Any]
+    settings: dict[str, str]  # the trainer's flags of each setting, with those that all have
     evaluation_episodes: int
 
 
@@ -202,7 +206,8 @@ def evaluated_returns(run: Run) -> dict[str, float]:
 
 def summarise(plan: Plan, runs: Runs) -> SuiteResult:
     games = [summarise_game(*key, members) for key, members in runs.items()]
-    first = next((members[0] for members in runs.values()), None)
+    every = [run for members in runs.values() for run in members]
+    first = every[0] if every else None
     return SuiteResult(
         games=games,
         aggregates=[
@@ -219,16 +224,20 @@ def summarise(plan: Plan, runs: Runs) -> SuiteResult:
         ],
         missing=[name for name in plan.names() if name not in plan.finished and name not in plan.failed],
         failed=plan.failed,
-        machine=str(first.machine.get("cpu_model", "unknown")) if first else "unknown",
-        policies=_values(runs, "training.policy"),
-        epochs=_values(runs, "training.n_epochs"),
+        machine=f"{first.num_cores} cores, {first.machine.get('cpu_model')}" if first else "unknown",
+        commits=_different(str(run.info.get("git_commit") or "unknown")[:7] for run in every),
+        policies=_different(run.setting("training.policy") for run in every),
+        rollouts=_different(
+            f"{run.setting('env.num_envs')} x {run.setting('training.n_steps')}" for run in every
+        ),
+        epochs=_different(run.setting("training.n_epochs") for run in every),
+        settings={name: shlex.join([*plan.arguments, *own]) for name, own in plan.settings.items()},
         evaluation_episodes=plan.evaluation_episodes,
     )
 
 
-def _values(runs: Runs, setting: str) -> list[Any]:
-    """The different values of a setting among all runs, in order of appearance."""
-    return list(dict.fromkeys(run.setting(setting) for members in runs.values() for run in members))
+def _different(values: Iterable[Any]) -> list[Any]:
+    return list(dict.fromkeys(values))
 
 
 def scores_of(games: Sequence[GameResult], setting: str, part: str) -> dict[str, np.ndarray]:

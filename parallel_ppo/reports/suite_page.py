@@ -61,8 +61,12 @@ def title(result: SuiteResult) -> str:
 
 
 def about(result: SuiteResult) -> str:
-    policies, epochs = (", ".join(map(str, values)) for values in (result.policies, result.epochs))
-    return f"network {policies} | epochs {epochs} | {result.machine}"
+    policies, rollouts, epochs, commits = (
+        ", ".join(map(str, values))
+        for values in (result.policies, result.rollouts, result.epochs, result.commits)
+    )
+    shape = f"environments x steps {rollouts} | epochs {epochs}"
+    return f"network {policies} | {shape} | {result.machine} | commit {commits}"
 
 
 def _name(row: GameResult) -> str:
@@ -144,6 +148,9 @@ def notes(result: SuiteResult) -> list[str]:
     lines = [f"{name} failed: {why}" for name, why in result.failed.items()]
     if result.missing:
         lines.append(f"not finished yet: {', '.join(result.missing)}")
+    for name, flags in result.settings.items():
+        if name or flags:
+            lines.append(f"{name or 'all runs'}: {flags or 'default settings'}")
     modes = sorted({f"{game.distribution_mode}, {_levels(game)}" for game in result.games})
     lines.append("trained on: " + "; ".join(modes))
     lines.append(

@@ -23,7 +23,8 @@ def make_suite(directory, games, settings=("",), seeds=(1, 2)):
         seeds=list(seeds),
         total_timesteps=1_200_000,
         duration=None,
-        settings={name: [] for name in settings},
+        arguments=["--num-levels", "200"],
+        settings={name: ["--set", f"training.seed={name}"] if name else [] for name in settings},
     )
     for job in plan.jobs():
         path = directory / job.name
@@ -99,6 +100,8 @@ def test_two_settings_are_compared_game_by_game(tmp_path):
     text = suite_markdown(result)
     assert "| better better than plain, unseen levels | 2 | 1.00 (1.00 to 1.00) |" in text
     assert "| jumper, plain | 2 |" in text
+    assert "- better: --num-levels 200 --set training.seed=better" in text
+    assert "network nature | environments x steps 256 x 128 | epochs 3 | 4 cores, Test CPU | commit" in text
 
 
 def test_every_game_has_its_own_statistics_over_seeds(tmp_path):
