@@ -26,7 +26,14 @@ from torch.nn import functional
 
 from parallel_ppo.arguments import Parser, positive, run
 from parallel_ppo.exits import InputError
-from parallel_ppo.kernels.native import NativeTrunk, available, parameter_shapes, pointers_to
+from parallel_ppo.kernels.choice import NETWORKS, unsuitable
+from parallel_ppo.kernels.native import (
+    IMPALA_WIDTHS,
+    NativeTrunk,
+    available,
+    parameter_shapes,
+    pointers_to,
+)
 from parallel_ppo.machine.resources import format_cpu_list, read_machine
 
 
@@ -57,7 +64,13 @@ class Case(NamedTuple):
     network: str
     side: int
     channels: int
+    factor: int
     layers: list[Layer]
+
+    @property
+    def name(self) -> str:
+        width = f", width {self.factor}" if self.factor > 1 else ""
+        return f"{self.network} on {self.side}x{self.side}x{self.channels}{width}"
 
     def forward_flops(self) -> int:
         return sum(layer.flops() * layer.repeated for layer in self.layers)
@@ -67,35 +80,44 @@ class Case(NamedTuple):
         return 3 * self.forward_flops() - self.layers[0].flops()
 
     def trunk(self) -> NativeTrunk:
-        return NativeTrunk(self.network, self.channels, side=self.side)
+        return NativeTrunk(self.network, self.channels, side=self.side, factor=self.factor)
 
     def images(self, count: int) -> torch.Tensor:
         return torch.randint(0, 256, (count, self.side, self.side, self.channels), dtype=torch.uint8)
 
 
-CASES = {
-    "impala": Case("impala", 64, 3, [
-        Layer(0, "conv 3->16, 64x64, pool", 64, 3, 16),
-        Layer(1, "conv 16->16, 32x32 (4 of them)", 32, 16, 16, repeated=4),
-        Layer(5, "conv 16->32, 32x32, pool", 32, 16, 32),
-        Layer(6, "conv 32->32, 16x16 (4 of them)", 16, 32, 32, repeated=4),
-        Layer(10, "conv 32->32, 16x16, pool", 16, 32, 32),
-        Layer(11, "conv 32->32, 8x8 (4 of them)", 8, 32, 32, repeated=4),
-        Layer(15, "linear 2048->256", 1, 2048, 256, 1, 1, 0),
-    ]),
-    "nature": Case("nature", 64, 3, [
-        Layer(0, "conv 8x8/4, 3->32, 64x64", 64, 3, 32, 8, 4, 0),
-        Layer(1, "conv 4x4/2, 32->64, 15x15", 15, 32, 64, 4, 2, 0),
-        Layer(2, "conv 3x3, 64->64, 6x6", 6, 64, 64, 3, 1, 0),
-        Layer(3, "linear 1024->512", 1, 1024, 512, 1, 1, 0),
-    ]),
-    "nature84": Case("nature", 84, 4, [
-        Layer(0, "conv 8x8/4, 4->32, 84x84", 84, 4, 32, 8, 4, 0),
-        Layer(1, "conv 4x4/2, 32->64, 20x20", 20, 32, 64, 4, 2, 0),
-        Layer(2, "conv 3x3, 64->64, 9x9", 9, 64, 64, 3, 1, 0),
-        Layer(3, "linear 3136->512", 1, 3136, 512, 1, 1, 0),
-    ]),
-}  # fmt: skip
+def impala_layers(side: int, channels: int, widths: Sequence[int], averages: bool) -> list[Layer]:
+    layers = []
+    for block, width in enumerate(widths):
+        name = f"conv {channels}->{width}, {side}x{side}, pool"
+        layers.append(Layer(5 * block, name, side, channels, width))
+        side, channels = (side + 1) // 2, width
+        name = f"conv {width}->{width}, {side}x{side} (4 of them)"
+        layers.append(Layer(5 * block + 1, name, side, width, width, repeated=4))
+    flat = channels * (1 if averages else side**2)
+    return [*layers, Layer(15, f"linear {flat}->256", 1, flat, 256, 1, 1, 0)]
+
+
+def nature_layers(side: int, channels: int) -> list[Layer]:
+    layers = []
+    for number, (kernel, stride, outputs) in enumerate(((8, 4, 32), (4, 2, 64), (3, 1, 64))):
+        what = f"{kernel}x{kernel}/{stride}" if stride > 1 else f"{kernel}x{kernel}"
+        name = f"conv {what}, {channels}->{outputs}, {side}x{side}"
+        layers.append(Layer(number, name, side, channels, outputs, kernel, stride, 0))
+        side, channels = (side - kernel) // stride + 1, outputs
+    flat = channels * side**2
+    return [*layers, Layer(3, f"linear {flat}->512", 1, flat, 512, 1, 1, 0)]
+
+
+def make_case(network: str, side: int, channels: int, factor: int) -> Case:
+    reason = unsuitable(network, (side, side, channels), factor=factor)
+    if reason:
+        raise InputError(f"--policy {network}: {reason}")
+    if network == "nature":
+        return Case(network, side, channels, 1, nature_layers(side, channels))
+    widths = [width * factor for width in IMPALA_WIDTHS]
+    layers = impala_layers(side, channels, widths, averages=network == "impoola")
+    return Case(network, side, channels, factor, layers)
 
 
 def torch_trunk(network: str, observation: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
@@ -116,6 +138,7 @@ def torch_trunk(network: str, observation: torch.Tensor, parameters: Sequence[to
             for _ in range(2):
                 x = convolution(torch.relu_(convolution(torch.relu(x)))).add_(x)
         x = torch.relu_(x)
+        x = x.mean((2, 3)) if network == "impoola" else x
     return torch.relu_(functional.linear(x.flatten(1), next(remaining), next(remaining)))
 
 
@@ -124,7 +147,7 @@ def make_parameters(case: Case) -> list[torch.Tensor]:
     return [
         (torch.rand(shape, generator=generator) * 2 - 1)
         * (torch.Size(shape[1:]).numel() ** -0.5 if len(shape) > 1 else 0.1)
-        for shape in parameter_shapes(case.network, case.channels, case.side)
+        for shape in parameter_shapes(case.network, case.channels, case.side, case.factor)
     ]
 
 
@@ -261,7 +284,7 @@ def layers_apart(case: Case, rounds: int, lane: int) -> list[dict[str, Any]]:
 
     def native_layer(number: int, backward: bool) -> Callable[[], Any]:
         return lambda: native.call(
-            "layer", number, int(backward), observation.data_ptr(), lane, case.channels,
+            "layer", number, int(backward), observation.data_ptr(), lane,
             native.parameter_pointers, native.packed.data_ptr(), place.data_ptr(),
             native.scratch.data_ptr(), features.data_ptr(), pointers_to(gradients),
         )  # fmt: skip
@@ -318,10 +341,18 @@ def main() -> int:
     parser = Parser(description=__doc__.splitlines()[0], examples=[example], quiet=False)
     parser.add_argument(
         "--policy",
-        choices=CASES,
+        choices=NETWORKS,
         default="impala",
-        help="nature84: Nature on four stacked frames of 84x84 (default: %(default)s)",
+        help="(default: %(default)s)",
     )
+    for flag, default, what in (
+        ("--side", 64, "pixels of an image's side"),
+        ("--channels", 3, "of an image; 4: stacked frames"),
+        ("--width", 1, "as training.width"),
+    ):
+        parser.add_argument(
+            flag, type=positive, default=default, metavar="N", help=f"{what} (default: {default})"
+        )
     parser.add_argument("--rounds", type=positive, default=15, metavar="N", help="(default: %(default)s)")
     parser.add_argument("--lane", type=positive, default=64, metavar="N", help="samples of a training lane")
     parser.add_argument(
@@ -330,6 +361,7 @@ def main() -> int:
     parser.add_argument("--core", type=int, metavar="CPU", help="pin to this core")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write the figures as JSON")
     arguments = parser.parse_args()
+    case = make_case(arguments.policy, arguments.side, arguments.channels, arguments.width)
     ok, reason = available()
     if not ok:
         raise InputError(f"the kernels cannot be used here: {reason}")
@@ -340,12 +372,11 @@ def main() -> int:
         os.sched_setaffinity(0, {arguments.core})
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    case = CASES[arguments.policy]
     result = {
         "cpu": machine.cpu_model,
         "torch": torch.__version__,
         "rounds": arguments.rounds,
-        "policy": arguments.policy,
+        "policy": case.name,
         "network": whole_network(case, arguments.rounds, arguments.lane, arguments.batch),
         "layers": layers_apart(case, arguments.rounds, arguments.lane),
     }

@@ -48,9 +48,10 @@ def load_policy(
 
 def usable_kernels(settings: Settings, spec: EnvSpec) -> Settings:
     """A policy that was trained on our own kernels can be looked at where they do not run."""
-    if settings.training.kernels != "native":
+    training = settings.training
+    if training.kernels != "native":
         return settings
-    reason = unusable(settings.training.policy, spec.observation_shape, settings.training.hidden_sizes)
+    reason = unusable(training.policy, spec.observation_shape, training.hidden_sizes, training.width)
     if reason is None:
         return settings
     print(

@@ -13,23 +13,21 @@ from parallel_ppo.settings.networks import listed
 
 MAX_CHANNELS = 12
 UNITS = 16  # of an MLP's hidden layers: a multiple of these
+MAX_FACTOR = 4  # of `training.width`
 
 
-class Kernels(NamedTuple):
-    """Of one network on square images of one size."""
+class Sides(NamedTuple):
+    """Of the square images that a network's kernels know."""
 
-    prefix: str  # of the names in the library
-    num_flat: int  # numbers after the last convolution
-    num_features: int
+    known: Sequence[int]
+    words: str
 
 
-KERNELS = {
-    ("impala", 64): Kernels("impala", 2048, 256),
-    ("impoola", 64): Kernels("impoola", 32, 256),
-    ("nature", 64): Kernels("nature64", 1024, 512),
-    ("nature", 84): Kernels("nature84", 3136, 512),
+NETWORKS = {
+    "impala": Sides(range(64, 97), "64x64 to 96x96"),
+    "impoola": Sides(range(64, 97), "64x64 to 96x96"),
+    "nature": Sides((64, 84), "64x64 and 84x84"),
 }
-NETWORKS = tuple(dict.fromkeys(network for network, _ in KERNELS))
 
 NEEDED_FEATURES = {
     "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx2", "fma"},
@@ -60,7 +58,9 @@ def choose_variant(wanted: str | None = None) -> str:
     raise ValueError(f"this CPU lacks {', '.join(sorted(missing))}")
 
 
-def unsuitable(policy: str, shape: Sequence[int], hidden_sizes: Sequence[int] = ()) -> str | None:
+def unsuitable(
+    policy: str, shape: Sequence[int], hidden_sizes: Sequence[int] = (), factor: float = 1
+) -> str | None:
     """Why the kernels do not know this network on observations of this shape, or None."""
     if policy == "mlp":
         fits = hidden_sizes and not any(size % UNITS for size in hidden_sizes)
@@ -70,17 +70,21 @@ def unsuitable(policy: str, shape: Sequence[int], hidden_sizes: Sequence[int] = 
     if policy not in NETWORKS:
         return f"the network is {policy}, the kernels know {listed([*NETWORKS, 'mlp'], 'and')}"
     height, width, channels = shape
-    if height != width or (policy, height) not in KERNELS:
-        known = " and ".join(f"{side}x{side}" for network, side in KERNELS if network == policy)
-        return f"images are {height}x{width}, the kernels of {policy} know {known}"
+    sides = NETWORKS[policy]
+    if height != width or height not in sides.known:
+        return f"images are {height}x{width}, the kernels of {policy} know {sides.words}"
     if not 1 <= channels <= MAX_CHANNELS:
         return f"{channels} image channels, the kernels know 1 to {MAX_CHANNELS}"
+    if factor not in range(1, MAX_FACTOR + 1):
+        return f"the width is {factor:g}, the kernels know whole numbers up to {MAX_FACTOR}"
     return None
 
 
-def unusable(policy: str, shape: Sequence[int], hidden_sizes: Sequence[int] = ()) -> str | None:
+def unusable(
+    policy: str, shape: Sequence[int], hidden_sizes: Sequence[int] = (), factor: float = 1
+) -> str | None:
     """Why the kernels cannot be used for this network here, or None. Compiles them if need be."""
-    reason = unsuitable(policy, shape, hidden_sizes)
+    reason = unsuitable(policy, shape, hidden_sizes, factor)
     if reason is None:
         try:
             load(choose_variant())

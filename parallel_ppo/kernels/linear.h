@@ -1,5 +1,5 @@
-/* The linear layer FLAT -> FEATURES (defined by the network) with ReLU on both sides, straight from torch's [FEATURES][FLAT] weights: samples
- * are the lanes, so no weight is ever transposed. Samples are padded with zeros to a multiple of 16; "transposed" means [feature][sample].
+/* A linear layer with ReLU on both sides, straight from torch's [outputs][inputs] weights: samples are the lanes, so no weight is ever
+ * transposed. Inputs are a multiple of 16, outputs of 64. Samples are padded with zeros to a multiple of 16; "transposed" means [feature][sample].
  */
 #ifndef PARALLEL_PPO_LINEAR_H
 #define PARALLEL_PPO_LINEAR_H
@@ -61,55 +61,60 @@ static void transpose(const float *in, int rows, int columns, size_t in_row, flo
                 for (int j = r; j < r + 8 && j < rows; j++) out[i * out_row + j] = in[j * in_row + i];
 }
 
-enum { TERMS = 128, PANEL = FLAT < 64 ? FLAT : 64 }; /* samples and inputs that stay in the first-level cache while all outputs pass */
+enum { TERMS = 128, PANEL = 64 }; /* samples and inputs that stay in the first-level cache while all outputs pass */
+
+/* Inputs of the panel from `k` on. */
+INLINE int panel_width(int inputs, int k) { return inputs % PANEL == 0 || inputs - k > PANEL ? PANEL : inputs - k; }
 
 /* Floats of x_transposed below. */
-INLINE size_t linear_scratch(int samples) {
-    const size_t widest = (size_t)(FLAT > FEATURES ? FLAT : FEATURES) * padded(samples);
+INLINE size_t linear_scratch(int samples, int inputs, int outputs) {
+    const size_t widest = (size_t)(inputs > outputs ? inputs : outputs) * padded(samples);
     return widest > TERMS * PANEL ? widest : TERMS * PANEL;
 }
 
-/* flat is [samples][FLAT]; x_transposed and z_transposed are scratch */
-static void linear_forward(const float *flat, int samples, const float *w, const float *bias, float *x_transposed, float *z_transposed,
-                           float *features) {
+/* flat is [samples][inputs]; x_transposed and z_transposed are scratch */
+INLINE void linear_forward(int inputs, int outputs, const float *flat, int samples, const float *w, const float *bias, float *x_transposed,
+                           float *z_transposed, float *features) {
     const int lanes = padded(samples);
-    if (lanes > samples) memset(x_transposed, 0, (size_t)FLAT * lanes * sizeof(float));
-    transpose(flat, samples, FLAT, FLAT, x_transposed, lanes);
-    lanes_matrix(FEATURES, lanes, 0, FLAT, w, FLAT, 1, x_transposed, lanes, z_transposed, lanes);
+    if (lanes > samples) memset(x_transposed, 0, (size_t)inputs * lanes * sizeof(float));
+    transpose(flat, samples, inputs, inputs, x_transposed, lanes);
+    lanes_matrix(outputs, lanes, 0, inputs, w, inputs, 1, x_transposed, lanes, z_transposed, lanes);
     for (int b = 0; b < samples; b++) {
-        for (int n = 0; n < FEATURES; n++) {
+        for (int n = 0; n < outputs; n++) {
             const float z = z_transposed[(size_t)n * lanes + b] + bias[n];
-            features[(size_t)b * FEATURES + n] = z < 0 ? 0 : z;
+            features[(size_t)b * outputs + n] = z < 0 ? 0 : z;
         }
     }
 }
 
-/* dx is [samples][FLAT], already through the ReLU before the layer; x_transposed and z_transposed are scratch */
-static void linear_backward(const float *flat, int samples, const float *w, const float *features, const float *dfeatures,
-                            float *x_transposed, float *z_transposed, float *dw, float *db, float *dx) {
+/* dx is [samples][inputs], already through the ReLU before the layer; x_transposed and z_transposed are scratch */
+INLINE void linear_backward(int inputs, int outputs, const float *flat, int samples, const float *w, const float *features,
+                            const float *dfeatures, float *x_transposed, float *z_transposed, float *dw, float *db, float *dx) {
     const int lanes = padded(samples);
     float panel[PANEL * PANEL] __attribute__((aligned(64)));
-    float *const g = x_transposed; /* [samples][FEATURES], until it is transposed */
-    through_relu((size_t)samples * FEATURES, features, dfeatures, g);
-    memset(db, 0, FEATURES * sizeof(float));
-    add_rows(samples, FEATURES, g, db);
-    if (lanes > samples) memset(z_transposed, 0, (size_t)FEATURES * lanes * sizeof(float));
-    transpose(g, samples, FEATURES, FEATURES, z_transposed, lanes);
-    for (int k = 0; k < FLAT; k += PANEL) {
+    float *const g = x_transposed; /* [samples][outputs], until it is transposed */
+    through_relu((size_t)samples * outputs, features, dfeatures, g);
+    memset(db, 0, outputs * sizeof(float));
+    add_rows(samples, outputs, g, db);
+    if (lanes > samples) memset(z_transposed, 0, (size_t)outputs * lanes * sizeof(float));
+    transpose(g, samples, outputs, outputs, z_transposed, lanes);
+    for (int k = 0; k < inputs; k += PANEL) {
+        const int width = panel_width(inputs, k);
         for (int b = 0; b < samples; b += TERMS) { /* rows 8 KB apart would share one cache set: copy them together */
             const int terms = samples - b < TERMS ? samples - b : TERMS;
-            for (int t = 0; t < terms; t++) memcpy(x_transposed + t * PANEL, flat + (size_t)(b + t) * FLAT + k, PANEL * sizeof(float));
-            lanes_matrix(FEATURES, PANEL, b > 0, terms, z_transposed + b, lanes, 1, x_transposed, PANEL, dw + k, FLAT);
+            for (int t = 0; t < terms; t++) memcpy(x_transposed + t * width, flat + (size_t)(b + t) * inputs + k, width * sizeof(float));
+            lanes_matrix(outputs, width, b > 0, terms, z_transposed + b, lanes, 1, x_transposed, width, dw + k, inputs);
         }
     }
-    for (int k = 0; k < FLAT; k += PANEL)
-        for (int n = 0; n < FEATURES; n += PANEL) {
-            for (int t = 0; t < PANEL; t++) memcpy(panel + t * PANEL, w + (size_t)(n + t) * FLAT + k, PANEL * sizeof(float));
-            lanes_matrix(PANEL, lanes, n > 0, PANEL, panel, 1, PANEL, z_transposed + (size_t)n * lanes, lanes, x_transposed + (size_t)k * lanes,
+    for (int k = 0; k < inputs; k += PANEL)
+        for (int n = 0; n < outputs; n += PANEL) {
+            const int width = panel_width(inputs, k);
+            for (int t = 0; t < PANEL; t++) memcpy(panel + t * width, w + (size_t)(n + t) * inputs + k, width * sizeof(float));
+            lanes_matrix(width, lanes, n > 0, PANEL, panel, 1, width, z_transposed + (size_t)n * lanes, lanes, x_transposed + (size_t)k * lanes,
                          lanes);
         }
-    transpose(x_transposed, FLAT, samples, lanes, dx, FLAT);
-    through_relu((size_t)samples * FLAT, flat, dx, dx);
+    transpose(x_transposed, inputs, samples, lanes, dx, inputs);
+    through_relu((size_t)samples * inputs, flat, dx, dx);
 }
 
 #endif

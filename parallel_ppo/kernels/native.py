@@ -15,22 +15,29 @@ import numpy as np
 import torch
 
 from parallel_ppo.kernels.build import BuildError, load
-from parallel_ppo.kernels.choice import KERNELS, choose_variant, unsuitable
+from parallel_ppo.kernels.choice import choose_variant, unsuitable
 
 IMPALA_WIDTHS = (16, 32, 32)
 PROCGEN_SIDE = 64
+PREFIXES = ("impala", "nature64", "nature84")  # of the names in the library
 
 
-def parameter_shapes(network: str, channels: int, side: int = PROCGEN_SIDE) -> list[tuple[int, ...]]:
+def parameter_shapes(
+    network: str, channels: int, side: int = PROCGEN_SIDE, factor: int = 1
+) -> list[tuple[int, ...]]:
     """The trunk's parameters in the order of every list of parameters or gradients here; torch's layouts."""
     convolutions: list[tuple[int, int, int, int]] = []
     if network == "nature":
         convolutions = [(32, channels, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)]
+        for size, stride in ((8, 4), (4, 2), (3, 1)):
+            side = (side - size) // stride + 1
+        last = (512, 64 * side**2)
     else:
         for width in IMPALA_WIDTHS:
+            width, side = width * factor, (side + 1) // 2
             convolutions += [(width, inputs, 3, 3) for inputs in (channels, width, width, width, width)]
             channels = width
-    last = (KERNELS[network, side].num_features, KERNELS[network, side].num_flat)
+        last = (256, channels * (1 if network == "impoola" else side**2))
     return [shape for weight in (*convolutions, last) for shape in (weight, weight[:1])]
 
 
@@ -39,19 +46,19 @@ def load_library(variant: str) -> ctypes.CDLL:
     library = load(variant)
     integer, pointer, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
     signatures: dict[str, tuple[Any, list[Any]]] = {
-        "packed_floats": (size, [integer]),
+        "packed_floats": (size, []),
         "saved_floats": (size, [integer, integer]),
-        "scratch_floats": (size, [integer, integer]),
-        "prepare_scratch": (None, [pointer, integer, integer]),
-        "pack": (None, [pointer, integer, integer, pointer, pointer]),
-        "forward": (None, [pointer, integer, integer, pointer, pointer, integer, pointer, pointer, pointer]),
-        "backward": (None, [pointer, integer, integer, *[pointer] * 7]),
-        "layer": (None, [integer, integer, pointer, integer, integer, *[pointer] * 6]),
+        "scratch_floats": (size, [integer]),
+        "prepare_scratch": (None, [pointer, integer]),
+        "pack": (None, [pointer, integer, pointer, pointer]),
+        "forward": (None, [pointer, integer, pointer, pointer, integer, pointer, pointer, pointer]),
+        "backward": (None, [pointer, integer, *[pointer] * 7]),
+        "layer": (None, [integer, integer, pointer, integer, *[pointer] * 6]),
     }
-    for kernels in KERNELS.values():
+    for prefix in PREFIXES:
         for name, (result, arguments) in signatures.items():
-            function = getattr(library, f"{kernels.prefix}_{name}")
-            function.restype, function.argtypes = result, arguments
+            function = getattr(library, f"{prefix}_{name}")
+            function.restype, function.argtypes = result, [pointer, *arguments]
     number = ctypes.c_double
     library.flat_tree_sum.restype = number
     library.flat_tree_sum.argtypes = [pointer, size, integer, size, pointer]
@@ -138,6 +145,12 @@ class NativeHeads:
         return action, log_prob, value
 
 
+class NetworkShape(ctypes.Structure):
+    """`network_shape` of network.h."""
+
+    _fields_ = [(name, ctypes.c_int) for name in ("side", "channels", "factor", "averages")]
+
+
 class NativeTrunk:
     """The trunk for one process. Memory is allocated at first use of a batch size and kept.
 
@@ -147,19 +160,26 @@ class NativeTrunk:
     """
 
     def __init__(
-        self, network: str, channels: int, variant: str | None = None, side: int = PROCGEN_SIDE
+        self,
+        network: str,
+        channels: int,
+        variant: str | None = None,
+        side: int = PROCGEN_SIDE,
+        factor: float = 1,
     ) -> None:
-        reason = unsuitable(network, (side, side, channels))
+        """`factor`: as `training.width`, times as many channels in every block of IMPALA and Impoola."""
+        reason = unsuitable(network, (side, side, channels), factor=factor)
         if reason:
             raise ValueError(reason)
-        self.side, self.channels, self.kernels = side, channels, KERNELS[network, side]
-        self.num_features = self.kernels.num_features
+        self.prefix = f"nature{side}" if network == "nature" else "impala"
+        self.shape = NetworkShape(side, channels, int(factor), network == "impoola")
         self.variant = choose_variant(variant)
         self.library = load_library(self.variant)
-        self.shapes = parameter_shapes(network, channels, side)
+        self.shapes = parameter_shapes(network, channels, side, int(factor))
+        self.num_features = self.shapes[-1][0]
         self.parameters: list[torch.Tensor] = []
         self.parameter_pointers: Any = None
-        self.packed = allocate(self.call("packed_floats", channels))
+        self.packed = allocate(self.call("packed_floats"))
         self.scratch = new_floats(0)
         self.scratch_samples = -1
         self.inference_places: dict[int, torch.Tensor] = {}
@@ -167,13 +187,13 @@ class NativeTrunk:
         self.reserve(0)
 
     def call(self, function: str, *arguments: Any) -> Any:
-        return getattr(self.library, f"{self.kernels.prefix}_{function}")(*arguments)
+        return getattr(self.library, f"{self.prefix}_{function}")(ctypes.byref(self.shape), *arguments)
 
     def reserve(self, num_samples: int) -> None:
         if num_samples > self.scratch_samples:
-            self.scratch = allocate(self.call("scratch_floats", num_samples, self.channels))
+            self.scratch = allocate(self.call("scratch_floats", num_samples))
             self.scratch_samples = num_samples
-            self.call("prepare_scratch", self.scratch.data_ptr(), num_samples, self.channels)
+            self.call("prepare_scratch", self.scratch.data_ptr(), num_samples)
 
     def load(self, parameters: Sequence[torch.Tensor], *, training: bool = False) -> None:
         """Transforms the weights; biases and the linear layer are read in place, so the tensors must stay
@@ -185,7 +205,6 @@ class NativeTrunk:
         self.call(
             "pack",
             self.parameter_pointers,
-            self.channels,
             int(training),
             self.packed.data_ptr(),
             self.scratch.data_ptr(),
@@ -226,7 +245,7 @@ class NativeTrunk:
             and features_gradient.dtype == torch.float32
         )
         self.call("backward",
-            observation.data_ptr(), num_samples, self.channels, self.parameter_pointers,
+            observation.data_ptr(), num_samples, self.parameter_pointers,
             self.packed.data_ptr(), activations.data_ptr(),
             self.scratch.data_ptr(), features.data_ptr(), features_gradient.data_ptr(),
             pointers_to(gradients),
@@ -239,14 +258,15 @@ class NativeTrunk:
         self.reserve(num_samples)
         features = new_floats(num_samples, self.num_features)
         self.call("forward",
-            observation.data_ptr(), num_samples, self.channels, self.parameter_pointers,
+            observation.data_ptr(), num_samples, self.parameter_pointers,
             self.packed.data_ptr(), int(keep),
             place.data_ptr(), self.scratch.data_ptr(), features.data_ptr(),
         )  # fmt: skip
         return features
 
     def check_observation(self, observation: torch.Tensor) -> int:
-        assert observation.shape[1:] == (self.side, self.side, self.channels), tuple(observation.shape)
+        side, channels = self.shape.side, self.shape.channels
+        assert observation.shape[1:] == (side, side, channels), tuple(observation.shape)
         assert observation.dtype == torch.uint8 and observation.is_contiguous() and len(observation) > 0
         return len(observation)
 

@@ -226,13 +226,14 @@ static void layer_backward(int layer, int images, int C, const group_space *g, c
 
 /* ---- what Python calls ---- */
 
-size_t NATURE(packed_floats)(int C) { return convolutions(C) + WEIGHTS2 + WEIGHTS3; }
-size_t NATURE(saved_floats)(int samples, int keep) { return lay_out(0, samples, keep).floats; }
-size_t NATURE(scratch_floats)(int samples, int C) { return lay_out_scratch(0, samples, C).floats; }
-void NATURE(prepare_scratch)(float *scratch, int samples, int C) { (void)scratch, (void)samples, (void)C; }
+size_t NATURE(packed_floats)(const network_shape *shape) { return convolutions(shape->channels) + WEIGHTS2 + WEIGHTS3; }
+size_t NATURE(saved_floats)(const network_shape *shape, int samples, int keep) { return (void)shape, lay_out(0, samples, keep).floats; }
+size_t NATURE(scratch_floats)(const network_shape *shape, int samples) { return lay_out_scratch(0, samples, shape->channels).floats; }
+void NATURE(prepare_scratch)(const network_shape *shape, float *scratch, int samples) { (void)shape, (void)scratch, (void)samples; }
 
 /* First all weights for the forward pass, then (with `backward`) those of the second and third layer transposed. */
-void NATURE(pack)(const_pointers parameters, int C, int backward, float *packed, float *scratch) {
+void NATURE(pack)(const network_shape *shape, const_pointers parameters, int backward, float *packed, float *scratch) {
+    const int C = shape->channels;
     (void)scratch;
     pack_forward(parameters[0], N1, C, 8, 255.0f, packed);
     pack_forward(parameters[2], N2, N1, 4, 1.0f, packed + weights1(C));
@@ -242,8 +243,9 @@ void NATURE(pack)(const_pointers parameters, int C, int backward, float *packed,
     pack_data(parameters[4], N3, N2, 3, 1, packed + convolutions(C) + WEIGHTS2);
 }
 
-void NATURE(forward)(const uint8_t *pixels, int samples, int C, const_pointers parameters, const float *packed, int keep, float *place,
-                    float *scratch, float *features) {
+void NATURE(forward)(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed, int keep,
+                     float *place, float *scratch, float *features) {
+    const int C = shape->channels;
     const saved s = lay_out(place, samples, keep);
     const scratch_space t = lay_out_scratch(scratch, samples, C);
     for (int first = 0; first < samples; first += GROUP) {
@@ -252,16 +254,17 @@ void NATURE(forward)(const uint8_t *pixels, int samples, int C, const_pointers p
         load_images(pixels + (size_t)first * IMAGE * IMAGE * C, images, C, t.images);
         for (int layer = 0; layer < 3; layer++) layer_forward(layer, images, C, &g, parameters, packed, &t);
     }
-    linear_forward(s.flat, samples, parameters[6], parameters[7], t.x_transposed, t.z_transposed, features);
+    linear_forward(FLAT, FEATURES, s.flat, samples, parameters[6], parameters[7], t.x_transposed, t.z_transposed, features);
 }
 
 /* After NATURE(forward) with `keep` on the same place. */
-void NATURE(backward)(const uint8_t *pixels, int samples, int C, const_pointers parameters, const float *packed, float *place,
-                     float *scratch, const float *features, const float *dfeatures, pointers gradients) {
+void NATURE(backward)(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed,
+                      float *place, float *scratch, const float *features, const float *dfeatures, pointers gradients) {
+    const int C = shape->channels;
     const saved s = lay_out(place, samples, 1);
     const scratch_space t = lay_out_scratch(scratch, samples, C);
     memset(t.dw, 0, (size_t)(t.db + N1 + N2 + N3 - t.dw) * sizeof(float));
-    linear_backward(s.flat, samples, parameters[6], features, dfeatures, t.x_transposed, t.z_transposed, gradients[6], gradients[7], t.dflat);
+    linear_backward(FLAT, FEATURES, s.flat, samples, parameters[6], features, dfeatures, t.x_transposed, t.z_transposed, gradients[6], gradients[7], t.dflat);
     for (int first = 0; first < samples; first += GROUP) {
         const int images = samples - first < GROUP ? samples - first : GROUP;
         const group_space g = group_at(&s, first, first);
@@ -278,15 +281,16 @@ void NATURE(backward)(const uint8_t *pixels, int samples, int C, const_pointers 
 
 /* One layer alone over all samples, as it runs inside the network; for the benchmark, after a whole forward and backward on the same place.
  * Layer 3 is the linear one. */
-void NATURE(layer)(int layer, int backward, const uint8_t *pixels, int samples, int C, const_pointers parameters, const float *packed,
-                  float *place, float *scratch, float *features, pointers gradients) {
+void NATURE(layer)(const network_shape *shape, int layer, int backward, const uint8_t *pixels, int samples, const_pointers parameters,
+                   const float *packed, float *place, float *scratch, float *features, pointers gradients) {
+    const int C = shape->channels;
     const saved s = lay_out(place, samples, 1);
     const scratch_space t = lay_out_scratch(scratch, samples, C);
     if (layer == 3) {
         if (backward)
-            linear_backward(s.flat, samples, parameters[6], features, features, t.x_transposed, t.z_transposed, gradients[6], gradients[7],
+            linear_backward(FLAT, FEATURES, s.flat, samples, parameters[6], features, features, t.x_transposed, t.z_transposed, gradients[6], gradients[7],
                             t.dflat);
-        else linear_forward(s.flat, samples, parameters[6], parameters[7], t.x_transposed, t.z_transposed, features);
+        else linear_forward(FLAT, FEATURES, s.flat, samples, parameters[6], parameters[7], t.x_transposed, t.z_transposed, features);
         return;
     }
     for (int first = 0; first < samples; first += GROUP) {

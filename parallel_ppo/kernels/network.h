@@ -1,12 +1,14 @@
-/* What the networks have in common: how parameters and gradients are handed over, and how scratch memory is laid out. */
+/* What the networks have in common: their images, how parameters and gradients are handed over, and how scratch memory is laid out. */
 #ifndef PARALLEL_PPO_NETWORK_H
 #define PARALLEL_PPO_NETWORK_H
 
 #include <stddef.h>
 
-#ifndef IMAGE
-#define IMAGE 64 /* pixels of a side */
-#endif
+typedef struct {
+    int side, channels; /* of an image */
+    int factor;         /* IMPALA: times 16, 32 and 32 channels */
+    int averages;       /* IMPALA: the linear layer reads the mean of each channel (Impoola) */
+} network_shape;
 
 typedef float *const *pointers;
 typedef const float *const *const_pointers;

@@ -1,6 +1,7 @@
 /* Max-pooling 3x3, stride 2, padding 1, that remembers which of the nine won.
  *
- * The unpooled side has one border row above and one border pixel on the left, both of -infinity. The first largest wins, as in torch. The backward
+ * The unpooled side has one border row above and one border pixel on the left, both of -infinity; where its side is odd, so are a row below and a
+ * pixel on the right. The first largest wins, as in torch. The backward
  * pass asks for each unpooled pixel which windows chose it, so nothing is filled with zeros first and nothing is added in memory.
  */
 #ifndef PARALLEL_PPO_POOL_H
@@ -24,9 +25,9 @@ INLINE void pool_row(const float *above, const float *middle, const float *below
     }
 }
 
-/* The unpooled rows 2r and 2r+1 (no border, 2P pixels each) of the gradient from the pooled rows r and r+1 (`last`: there is no r+1). */
-INLINE void pool_row_backward(const float *g, const uint8_t *index, int P, int C, int last, float *even, float *odd) {
-    const int next = P * C;
+/* The unpooled rows 2r and 2r+1 (no border, 2P pixels each) of the gradient from the pooled rows r and r+1, `next` apart (`last`: there is no
+ * r+1). */
+INLINE void pool_row_backward(const float *g, const uint8_t *index, int P, int C, int next, int last, float *even, float *odd) {
     for (int c = 0; c < C; c += VL) {
         vec here = v_load(g + c), below = last ? v_zero() : v_load(g + next + c);
         vec_index chose_here = v_index_load(index + c), chose_below = last ? v_index(9) : v_index_load(index + next + c);
@@ -54,27 +55,27 @@ INLINE void pool_row_backward(const float *g, const uint8_t *index, int P, int C
     }
 }
 
-/* A whole image of P x P pooled pixels; `positive` points past its border. */
-INLINE void pool(const float *in, int P, int C, float *out, float *positive, int positive_row, uint8_t *index) {
-    const int in_row = (2 * P + 1) * C;
+/* A whole image of P x P pooled pixels. Unpooled rows have W pixels and their border, pooled ones `row` numbers; `positive` points past its
+ * border. */
+INLINE void pool(const float *in, int W, int P, int C, int row, float *out, float *positive, int positive_row, uint8_t *index) {
+    const int in_row = (W + 1) * C;
     for (int r = 0; r < P; r++) {
         const float *above = in + (size_t)2 * r * in_row;
-        pool_row(above, above + in_row, above + 2 * in_row, P, C, out + (size_t)r * P * C, positive + (size_t)r * positive_row,
-                 index + (size_t)r * P * C);
+        pool_row(above, above + in_row, above + 2 * in_row, P, C, out + (size_t)r * row, positive + (size_t)r * positive_row,
+                 index + (size_t)r * row);
     }
 }
 
-INLINE void pool_backward(const float *g, const uint8_t *index, int P, int C, float *dy) {
+INLINE void pool_backward(const float *g, const uint8_t *index, int W, int P, int C, int row, float *dy) {
     for (int r = 0; r < P; r++) {
-        float *even = dy + (size_t)2 * r * 2 * P * C;
-        pool_row_backward(g + (size_t)r * P * C, index + (size_t)r * P * C, P, C, r + 1 == P, even, even + 2 * P * C);
+        float *even = dy + (size_t)2 * r * W * C;
+        pool_row_backward(g + (size_t)r * row, index + (size_t)r * row, P, C, row, r + 1 == P, even, even + W * C);
     }
 }
 
-static void fill_pool_border(float *unpooled, int H, int C) {
-    for (int i = 0; i < (H + 1) * C; i++) unpooled[i] = -__builtin_inff();
-    for (int r = 1; r <= H; r++)
-        for (int c = 0; c < C; c++) unpooled[(size_t)r * (H + 1) * C + c] = -__builtin_inff();
+/* Before anything is pooled: what no convolution writes then never wins. */
+static void fill_unpooled(float *unpooled, size_t count) {
+    for (size_t i = 0; i < count; i++) unpooled[i] = -__builtin_inff();
 }
 
 #endif

@@ -80,5 +80,5 @@ def _network(settings: Settings, policy: Policy, parameters: Tensor) -> Network:
     if isinstance(policy.trunk, Mlp) and policy.value_trunk is not None:
         return NativeMlp(policy, parameters) if is_native else StackedMlp(policy, parameters)
     if is_native:
-        return NativeCnn(policy, parameters, settings.training.policy)
+        return NativeCnn(policy, parameters, settings.training.policy, settings.training.width)
     return AutogradNetwork(policy)

@@ -347,7 +347,9 @@ def _header(plan: Plan, pool: Pool, verbose: bool) -> list[str]:
     if plan.node.size > 1:
         who = f"node {plan.node.rank} of {plan.node.size}, {who} here"
     chosen = plan.kind == "parallel" and settings.parallel.num_workers == "auto"
-    where = f"{settings.env.id}  {settings.training.policy}  seed {settings.training.seed}  {who}"
+    training = settings.training
+    network = f"{training.policy} on {'our kernels' if training.kernels == 'native' else 'torch'}"
+    where = f"{settings.env.id}  {network}  seed {training.seed}  {who}"
     work = (
         f"{count(shape.num_envs, 'environment')} x {count(shape.num_steps, 'step')}, "
         f"{count(shape.num_epochs, 'epoch')} of {shape.num_minibatches} x {shape.batch_size} samples"

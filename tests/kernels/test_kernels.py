@@ -32,101 +32,20 @@ from parallel_ppo.training.planning import resolve_kernels
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.tasks import Gradient
 from parallel_ppo.workers.worker import Worker
+from tests.kernels.networks import (
+    USABLE,
+    all_equal,
+    make_case,
+    native_result,
+    needs_kernels,
+    one_thread,  # noqa: F401
+    plain_result,
+    plain_trunk,
+    relative_error,
+    run_native,
+)
 
-USABLE = [variant for variant in building.VARIANTS if available(variant)[0]]
-needs_kernels = pytest.mark.skipif(not USABLE, reason=f"no kernels here: {available()[1]}")
 each_network = pytest.mark.parametrize("network", NETWORKS)
-Case = tuple[torch.Tensor, list[torch.Tensor], torch.Tensor]
-
-
-@pytest.fixture(autouse=True)
-def one_thread():  # type: ignore[no-untyped-def]
-    """As in a worker; and threads that wait for each other crawl on a busy machine."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-def plain_trunk(network: str, observation: torch.Tensor, parameters: list[torch.Tensor]) -> torch.Tensor:
-    """The formulation everyone writes, in the parameters' own precision."""
-    x = observation.permute(0, 3, 1, 2).to(parameters[0].dtype) / 255
-    remaining = iter(parameters)
-
-    def convolution(x: torch.Tensor, stride: int = 1, padding: int = 1) -> torch.Tensor:
-        return functional.conv2d(x, next(remaining), next(remaining), stride, padding)
-
-    if network == "nature":
-        for stride in (4, 2, 1):
-            x = torch.relu(convolution(x, stride, padding=0))
-        flat = x.permute(0, 2, 3, 1).flatten(1)
-    else:
-        for _ in range(3):
-            x = functional.max_pool2d(convolution(x), kernel_size=3, stride=2, padding=1)
-            for _ in range(2):
-                x = x + convolution(torch.relu(convolution(torch.relu(x))))
-        x = torch.relu(x)
-        flat = x.mean((2, 3)) if network == "impoola" else x.flatten(1)
-    return torch.relu(functional.linear(flat, next(remaining), next(remaining)))
-
-
-def make_case(network: str, num_samples: int, channels: int = 3, seed: int = 0, side: int = 64) -> Case:
-    """(observation, parameters, gradient of the features); weights on the scale of torch's default.
-
-    At most 8 different images: with more, some sum lies within rounding of zero or of its neighbour, a
-    ReLU or a max-pool falls on the other side, and the gradients of any two float formulations differ by
-    a step (torch's own by 1e-3 from its double).
-    """
-    generator = torch.Generator().manual_seed(seed)
-    images = torch.randint(
-        0, 256, (min(num_samples, 8), side, side, channels), dtype=torch.uint8, generator=generator
-    )
-    observation = images.repeat(num_samples // 8 + 1, 1, 1, 1)[:num_samples].contiguous()
-    parameters = []
-    for shape in loading.parameter_shapes(network, channels, side):
-        fan_in = torch.Size(shape[1:]).numel() if len(shape) > 1 else 100
-        parameters.append((torch.rand(shape, generator=generator) * 2 - 1) / fan_in**0.5)
-    return (
-        observation,
-        parameters,
-        torch.randn(num_samples, choice.KERNELS[network, side].num_features, generator=generator),
-    )
-
-
-def plain_result(network: str, case: Case) -> list[torch.Tensor]:
-    """[features, *gradients] in double precision."""
-    observation, parameters, gradient = case
-    exact = [parameter.double().requires_grad_() for parameter in parameters]
-    features = plain_trunk(network, observation, exact)
-    return [features.detach(), *torch.autograd.grad(features, exact, gradient.double())]
-
-
-@functools.cache
-def plain_result_of_case(network: str, num_samples: int, channels: int) -> list[torch.Tensor]:
-    return plain_result(network, make_case(network, num_samples, channels))
-
-
-def run_native(native: NativeTrunk, case: Case) -> list[torch.Tensor]:
-    """[features, *gradients]"""
-    observation, parameters, gradient = case
-    native.load(parameters, training=True)
-    features, activations = native.forward(observation)
-    gradients = [torch.full_like(parameter, float("nan")) for parameter in parameters]
-    native.backward(observation, features, activations, gradient, gradients)
-    return [features, *gradients]
-
-
-def native_result(network: str, case: Case, variant: str | None = None) -> list[torch.Tensor]:
-    _, side, _, channels = case[0].shape
-    return run_native(NativeTrunk(network, channels, variant, side), case)
-
-
-def relative_error(value: torch.Tensor, truth: torch.Tensor) -> float:
-    return float((value - truth).norm() / truth.norm())
-
-
-def all_equal(first: list[torch.Tensor], second: list[torch.Tensor]) -> bool:
-    return all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
 
 @needs_kernels
@@ -135,6 +54,11 @@ def test_parameters_are_those_of_the_module(network: str) -> None:
     settings = load_settings(file=None, flags={"env.id": "coinrun", "training.policy": network})
     trunk = Policy(settings, SPEC).trunk
     assert [tuple(p.shape) for p in trunk.parameters()] == loading.parameter_shapes(network, 3)
+
+
+@functools.cache
+def plain_result_of_case(network: str, num_samples: int, channels: int) -> list[torch.Tensor]:
+    return plain_result(network, make_case(network, num_samples, channels))
 
 
 @needs_kernels
@@ -148,16 +72,6 @@ def test_features_and_gradients_equal_the_plain_formulation(
     truths = plain_result_of_case(network, num_samples, channels)
     assert len(results) == len(truths) == {"impala": 33, "impoola": 33, "nature": 9}[network]
     for place, (result, truth) in enumerate(zip(results, truths, strict=True)):
-        assert relative_error(result, truth) < 3e-5, place
-
-
-@needs_kernels
-@pytest.mark.parametrize(("num_samples", "channels"), [(1, 4), (5, 3), (3, 1), (2, 12), (70, 4)])
-def test_nature_on_larger_images_equals_the_plain_formulation(num_samples: int, channels: int) -> None:
-    case = make_case("nature", num_samples, channels, side=84)
-    truths, results = plain_result("nature", case), [native_result("nature", case, v) for v in USABLE]
-    assert all(all_equal(result, results[0]) for result in results)
-    for place, (result, truth) in enumerate(zip(results[0], truths, strict=True)):
         assert relative_error(result, truth) < 3e-5, place
 
 
@@ -413,24 +327,6 @@ def test_an_unknown_variant_is_refused() -> None:
     assert "choose from auto, avx512, avx2" in reason
 
 
-@pytest.mark.parametrize(
-    ("policy", "shape", "reason"),
-    [
-        ("impala", (84, 64, 3), "84x64"),
-        ("impala", (84, 84, 3), "images are 84x84, the kernels of impala know 64x64"),
-        ("nature", (96, 96, 3), "images are 96x96, the kernels of nature know 64x64 and 84x84"),
-        ("nature", (64, 64, 13), "13 image channels"),
-        (
-            "small_image",
-            (7, 7, 3),
-            "the network is small_image, the kernels know impala, impoola, nature and mlp",
-        ),
-    ],
-)
-def test_other_networks_are_left_to_torch(policy: str, shape: tuple[int, ...], reason: str) -> None:
-    assert reason in str(unsuitable(policy, shape))
-
-
 @each_network
 def test_the_networks_of_procgen_are_known(network: str) -> None:
     assert unsuitable(network, SPEC.observation_shape) is None
@@ -517,9 +413,14 @@ def test_a_workers_lane_gradient_is_that_of_the_plain_formulation(network: str) 
 
 
 @needs_kernels
-@pytest.mark.parametrize("network", ["impala", "nature84"])
+@pytest.mark.parametrize(
+    ("network", "shape", "num_layers"),
+    [("impala", ["--side", "72", "--width", "2"], 7), ("nature", ["--side", "84", "--channels", "4"], 4)],
+)
 @pytest.mark.multiprocess
-def test_the_benchmark_names_every_layer(network: str, tmp_path: Path) -> None:
+def test_the_benchmark_names_every_layer(
+    network: str, shape: list[str], num_layers: int, tmp_path: Path
+) -> None:
     script = Path(__file__).resolve().parents[2] / "benchmarks" / "kernels.py"
     output = tmp_path / "kernels.json"
     command = [
@@ -527,6 +428,7 @@ def test_the_benchmark_names_every_layer(network: str, tmp_path: Path) -> None:
         str(script),
         "--policy",
         network,
+        *shape,
         "--rounds",
         "1",
         "--lane",
@@ -538,8 +440,10 @@ def test_the_benchmark_names_every_layer(network: str, tmp_path: Path) -> None:
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     layers = [row["layer"] for row in json.loads(output.read_text())["layers"]]
-    assert len(layers) == {"impala": 7, "nature84": 4}[network]
+    assert len(layers) == num_layers
     assert all(layer in done.stdout for layer in layers)
+    bad = subprocess.run([*command, "--side", "97"], capture_output=True, text=True, check=False)
+    assert bad.returncode == 2 and f"error: --policy {network}: images are 97x97" in bad.stderr
 
 
 @needs_kernels

@@ -6,6 +6,7 @@ import torch
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
 from parallel_ppo.exits import InputError
+from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.policies import parameters
 from parallel_ppo.policies.parameters import ALIGNMENT, bind, initialise, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy, Preparation
@@ -67,14 +68,16 @@ def test_a_width_scales_the_channels(kind: str, capsys: pytest.CaptureFixture[st
     assert [block.entry.out_channels for block in trunk.blocks] == [24, 48, 48]
     assert trunk(torch.rand(2, 3, 64, 64)).shape == (2, 256)
     assert resolve_kernels(settings, IMAGE).training.kernels == "torch"
-    assert "the network is 1.5 times as wide as the kernels know it" in capsys.readouterr().err
+    assert "about 3 times as fast: the width is 1.5" in capsys.readouterr().err
+    wider = resolve_kernels(settings.changed("training", width=2.0), IMAGE)
+    assert wider.training.kernels == ("torch" if unusable(kind, IMAGE.observation_shape) else "native")
 
 
 def test_a_width_is_refused_where_nothing_is_scaled() -> None:
     with pytest.raises(InputError, match=r"training.width: is for impala and impoola, the network is nature"):
         resolve_policy(small_settings("coinrun", "nature", training__width=2.0), IMAGE)
-    settings = small_settings("coinrun", "impoola", training__width=2.0, training__kernels="native")
-    with pytest.raises(InputError, match=r"training.kernels: native cannot be used here .*2 times as wide"):
+    settings = small_settings("coinrun", "impoola", training__width=2.5, training__kernels="native")
+    with pytest.raises(InputError, match=r"training.kernels: native cannot be used here .*width is 2.5"):
         resolve_kernels(settings, IMAGE)
 
 
