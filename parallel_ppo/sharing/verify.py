@@ -81,9 +81,7 @@ def verify(claim: Claim, signals: Signals) -> Verdict:
         return _not_comparable("the run says of itself that it cannot be repeated bit for bit")
     if settings.training.kernels == "native":
         training = settings.training
-        reason = unusable(
-            training.policy, claim.observation_shape, training.hidden_sizes, training.width
-        )
+        reason = unusable(training.policy, claim.observation_shape, training.hidden_sizes, training.width)
         if reason is not None:
             return _not_comparable(
                 f"it was trained with native kernels, which do not run here ({reason[:200]})"
