@@ -26,6 +26,7 @@ from parallel_ppo.machine.resources import Machine
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.settings.schema import Settings, Shape
 from parallel_ppo.workers.carried import Environments, Snapshot
+from parallel_ppo.workers.gradient_parts import GradientPart, gradient_parts
 from parallel_ppo.workers.memory import Memory
 
 
@@ -51,6 +52,20 @@ class Buffers(NamedTuple):
     whole: np.ndarray  # [node * chunk] everyone's finished sum
 
 
+class Tree(NamedTuple):
+    """How the lanes of all nodes are summed, for one part of the gradient."""
+
+    groups: list[range]  # of this node's lanes
+    num_groups: list[int]  # of every node
+
+    @staticmethod
+    def of(shape: Shape, node: Node, per_slice: int) -> "Tree":
+        size = nodes.group_size(shape, node.size, per_slice)
+        everyone = [nodes.own_lanes(shape, Node(rank, node.size), per_slice) for rank in range(node.size)]
+        groups = [nodes.groups(lanes, size) for lanes in everyone]
+        return Tree(groups[node.rank], [len(theirs) for theirs in groups])
+
+
 class GlooCluster:
     def __init__(
         self, shape: Shape, node: Node, meeting: Meeting, signals: Signals, *, exact_order: bool = True
@@ -65,14 +80,13 @@ class GlooCluster:
         everyone = [Node(rank, node.size) for rank in range(node.size)]
         self.all_slices = [nodes.own_slices(shape, other) for other in everyone]
         self.all_lanes = [nodes.own_lanes(shape, other) for other in everyone]
-        size = nodes.group_size(shape, node.size)
-        self.groups = nodes.groups(self.lanes, size)
-        self.num_groups = [len(nodes.groups(lanes, size)) for lanes in self.all_lanes]
-        whole = not exact_order or max(self.num_groups) == 1
+        per_slice = [len(shape.lane_sizes), *([shape.teaching_lanes] if shape.teaching_lanes else [])]
+        self.trees = [Tree.of(shape, node, number) for number in per_slice]
+        whole = not exact_order or max(max(tree.num_groups) for tree in self.trees) == 1
         self.reduced_lanes = self.lanes if whole else self.lanes[:0]
         payload = max(map(len, self.all_lanes)) * len(Statistics._fields) * np.dtype(np.float64).itemsize
         self.exchange = Exchange(node, meeting, signals, payload)
-        self.buffers: Buffers | None = None
+        self.buffers: dict[int, Buffers] = {}  # of each part of the gradient, by where it begins
 
     def place_on_host(self) -> tuple[int, int]:
         return self.meeting.place_on_host(self.node.rank)
@@ -160,7 +174,8 @@ class GlooCluster:
             memory.lane_statistics[lanes.start : lanes.stop] = data.view(own.dtype).reshape(-1, own.shape[1])
         with self.exchange.transferring():
             if self.exact_order:
-                self._finish_tree(memory)
+                for part, tree in zip(gradient_parts(memory, self.shape), self.trees, strict=True):
+                    self._finish_tree(memory, part, tree)
             else:
                 self.exchange.add(memory.gradient)
 
@@ -171,40 +186,42 @@ class GlooCluster:
         with self.exchange.transferring():
             self._gather_along([memory.lane_gradient, memory.lane_statistics], own, axis=0)
 
-    def _finish_tree(self, memory: Memory) -> None:
+    def _finish_tree(self, memory: Memory, part: GradientPart, tree: Tree) -> None:
         """Summed in the one tree; each node finishes the tree for its range of parameters.
 
         As many bytes travel as in a ring all-reduce, but the order of additions is that of one node.
         """
-        buffers = self._buffers(memory)
-        self._fill_group_sums(memory, buffers.sums)
-        sizes = [number * buffers.chunk for number in self.num_groups]
-        sent_sizes = [len(self.groups) * buffers.chunk] * self.node.size
+        buffers = self._buffers(part, tree)
+        total = memory.gradient[part.first : part.end]
+        self._fill_group_sums(total, part, tree, buffers.sums)
+        sizes = [number * buffers.chunk for number in tree.num_groups]
+        sent_sizes = [len(tree.groups) * buffers.chunk] * self.node.size
         self.exchange.move(buffers.parts.reshape(-1), buffers.sums.reshape(-1), sizes, sent_sizes)
         buffers.range_sum[:] = tree_sum(list(torch.from_numpy(buffers.parts)))
         self.exchange.move(buffers.whole, buffers.range_sum.reshape(-1))
-        memory.gradient[:] = buffers.whole[: memory.gradient.size]
+        total[:] = buffers.whole[: total.size]
 
-    def _fill_group_sums(self, memory: Memory, sums: np.ndarray) -> None:
-        """[node, own group, chunk of parameters]: what each node needs to finish its range."""
-        lanes, chunk = memory.tensor("lane_gradient"), sums.shape[2]
-        for index, group in enumerate(self.groups):
-            total = memory.gradient
+    def _fill_group_sums(self, total: np.ndarray, part: GradientPart, tree: Tree, sums: np.ndarray) -> None:
+        """[node, own group, chunk of parameters]: what each node needs to finish its range. `total` is what
+        the workers have summed.
+        """
+        chunk = sums.shape[2]
+        for index, group in enumerate(tree.groups):
             if not self.reduced_lanes:
-                total = tree_sum(list(lanes[group.start : group.stop])).numpy()
+                total = tree_sum(list(part.lanes[group.start : group.stop])).numpy()
             for rank in range(self.node.size):
-                part = total[rank * chunk : (rank + 1) * chunk]
-                sums[rank, index, : part.size] = part
+                theirs = total[rank * chunk : (rank + 1) * chunk]
+                sums[rank, index, : theirs.size] = theirs
 
-    def _buffers(self, memory: Memory) -> "Buffers":
-        if self.buffers is None:
-            size, chunk = self.node.size, -(-memory.gradient.size // self.node.size)
-            self.buffers = Buffers(
-                chunk, np.zeros((size, len(self.groups), chunk), np.float32), np.zeros((sum(self.num_groups),
-                    chunk), np.float32),
+    def _buffers(self, part: GradientPart, tree: Tree) -> "Buffers":
+        if part.first not in self.buffers:
+            size, chunk = self.node.size, -(-part.lanes.shape[1] // self.node.size)
+            self.buffers[part.first] = Buffers(
+                chunk, np.zeros((size, len(tree.groups), chunk), np.float32),
+                np.zeros((sum(tree.num_groups), chunk), np.float32),
                 np.zeros((size, chunk), np.float32), np.zeros(size * chunk, np.float32),
             )  # fmt: skip
-        return self.buffers
+        return self.buffers[part.first]
 
     # --- states ---------------------------------------------------------------------------------------------
 

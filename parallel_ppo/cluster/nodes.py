@@ -96,20 +96,21 @@ def own_slices(shape: Shape, node: Node) -> range:
     return range(node.rank * shape.num_slices // node.size, (node.rank + 1) * shape.num_slices // node.size)
 
 
-def own_lanes(shape: Shape, node: Node) -> range:
-    slices, per_slice = own_slices(shape, node), len(shape.lane_sizes)
+def own_lanes(shape: Shape, node: Node, per_slice: int | None = None) -> range:
+    """All, or those of its slices that have `per_slice` each."""
+    slices, per_slice = own_slices(shape, node), per_slice or len(shape.lane_sizes)
     return range(slices.start * per_slice, slices.stop * per_slice)
 
 
-def group_size(shape: Shape, size: int) -> int:
+def group_size(shape: Shape, size: int, per_slice: int | None = None) -> int:
     """The largest power of two at whose multiples all nodes' lanes begin.
 
     The tree over lanes can be cut there: each node sums its lanes in groups of this size, and the tree
     goes on over the groups.
     """
-    starts = [own_lanes(shape, Node(rank, size)).start for rank in range(1, size)]
+    starts = [own_lanes(shape, Node(rank, size), per_slice).start for rank in range(1, size)]
     if not starts:
-        return 1 << (shape.num_lanes - 1).bit_length()
+        return 1 << (len(own_lanes(shape, ALONE, per_slice)) - 1).bit_length()
     common = math.gcd(*starts)
     return common & -common
 

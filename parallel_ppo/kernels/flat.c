@@ -1,4 +1,4 @@
-/* Flat vectors of parameters: the sum of the lanes' gradients, and Adam. One pass over memory each. */
+/* Flat vectors: the sum of the lanes' gradients, Adam, and images element by element. One pass over memory each. */
 #include "vector.h"
 
 enum { CHUNK = 256, DEPTH = 32 };
@@ -44,4 +44,15 @@ void flat_adam(float *parameters, const float *gradient, float *first, float *se
         const vec denominator = v_fma(v_sqrt(v), v_set(correction), v_set(epsilon));
         v_store(parameters + i, v_fnma(v_set(rate), v_div(m, denominator), v_load(parameters + i)));
     }
+}
+
+/* Rows of `count` bytes, each less its mean, times its scale, in `levels` of a byte around 127.5, clamped. */
+void flat_whiten(const uint8_t *restrict pixels, size_t rows, size_t count, const float *restrict mean, const float *restrict scale, float levels,
+                 uint8_t *restrict out) {
+    for (size_t row = 0; row < rows; row++, pixels += count, out += count)
+        for (size_t i = 0; i < count; i++) {
+            float value = ((float)pixels[i] - mean[i]) * scale[i] * levels + 127.5f;
+            value = value > 255.0f ? 255.0f : value;
+            out[i] = (uint8_t)(int32_t)__builtin_rintf(value > 0.0f ? value : 0.0f);
+        }
 }

@@ -63,6 +63,8 @@ def load_library(variant: str) -> ctypes.CDLL:
     library.flat_tree_sum.restype = number
     library.flat_tree_sum.argtypes = [pointer, size, integer, size, pointer]
     library.flat_adam.restype, library.flat_adam.argtypes = None, [*[pointer] * 4, size, *[number] * 6]
+    library.flat_whiten.restype = None
+    library.flat_whiten.argtypes = [pointer, size, size, pointer, pointer, ctypes.c_float, pointer]
     library.heads_act.restype = None
     library.heads_act.argtypes = [pointer, integer, integer, *[pointer] * 4, integer, *[pointer] * 6]
     return library
@@ -116,6 +118,18 @@ def adam(
     vectors, count = (parameters, gradient, first, second), len(parameters)
     assert count % 16 == 0 and all(v.shape == (count,) and v.is_contiguous() for v in vectors)
     load_library(choose_variant()).flat_adam(*(vector.data_ptr() for vector in vectors), count, *numbers)
+
+
+def whiten(pixels: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, levels: float) -> torch.Tensor:
+    """Rows of bytes [B, N], whitened, in bytes again (see `algorithms/curiosity/whitening.py`)."""
+    rows, count = pixels.shape
+    assert pixels.dtype == torch.uint8 and mean.shape == scale.shape == (count,)
+    assert all(tensor.is_contiguous() for tensor in (pixels, mean, scale))
+    out = torch.empty_like(pixels)
+    load_library(choose_variant()).flat_whiten(
+        pixels.data_ptr(), rows, count, mean.data_ptr(), scale.data_ptr(), levels, out.data_ptr()
+    )
+    return out
 
 
 class NativeHeads:

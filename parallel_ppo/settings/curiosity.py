@@ -2,6 +2,8 @@
 `algorithms/curiosity/`.
 """
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 # Advantages of two value heads, or rewards that are added up before there are any advantages.
@@ -28,3 +30,15 @@ def curiosity_defaults(kind: str, combine: str | None) -> dict[str, Any]:
     """Of the section `curiosity`, below what a file or a flag says."""
     own = CURIOSITY_KINDS.get(kind, {})
     return own | COMBINATIONS.get(str(combine or own.get("combine")), {})
+
+
+def taught_samples(lane_sizes: Sequence[int], share: float) -> tuple[int, ...]:
+    """How many samples of each of a slice's lanes train the predictors: the first ones. A slice's samples
+    are in random order, keyed by epoch and slice, so the first are as good a draw as any; and whole lanes
+    cost less than a part of every one.
+    """
+    left, found = max(1, math.floor(share * sum(lane_sizes) + 0.5)), list[int]()
+    for size in lane_sizes:
+        found.append(min(size, left))
+        left -= found[-1]
+    return tuple(found)

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from parallel_ppo.arguments import hours
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS, checked_algorithm
 from parallel_ppo.settings.augmentations import checked_augmentation
-from parallel_ppo.settings.curiosity import checked_curiosity
+from parallel_ppo.settings.curiosity import checked_curiosity, taught_samples
 from parallel_ppo.settings.networks import NetworkKind, checked_policy, network_kind
 
 
@@ -238,6 +238,7 @@ class Shape(NamedTuple):
     steps_per_iteration: int
     lag: int = 0  # iterations by which collection may run ahead of the update
     num_actors: int = 0  # slices that learn with parameters of their own, in turn; 0: all learn together
+    taught_samples: tuple[int, ...] = ()  # of each of a slice's lanes: they train curiosity's predictors
 
     @property
     def num_slabs(self) -> int:
@@ -268,6 +269,16 @@ class Shape(NamedTuple):
     def num_lanes(self) -> int:
         return self.num_slices * len(self.lane_sizes)
 
+    @property
+    def teaching_lanes(self) -> int:
+        """Of a slice, the first ones: those with samples that train curiosity's predictors."""
+        return sum(taught > 0 for taught in self.taught_samples)
+
+    @property
+    def num_taught(self) -> int:
+        """Samples of a minibatch that train curiosity's predictors."""
+        return self.num_slices * sum(self.taught_samples)
+
 
 DEFAULT_SLICE = 8
 MAX_LANES = 1 << 16
@@ -277,7 +288,7 @@ SCHEDULE_ENDS = ("training.schedule_steps", "training.schedule_hours")
 
 
 def derive_shape(settings: Settings) -> Shape:
-    env, training = settings.env, settings.training
+    env, training, curiosity = settings.env, settings.training, settings.curiosity
     in_turn = ALGORITHM_KINDS[training.algorithm].in_turn
     slice_envs = env.slice_envs or (1 if in_turn else _default_slice(env, training))
     if training.num_actors is not None:
@@ -290,7 +301,8 @@ def derive_shape(settings: Settings) -> Shape:
     return Shape(training.n_steps, env.num_envs, slice_envs, num_slices, training.n_epochs,
         total // training.batch_size,
                  training.batch_size, samples, lanes, total, training.lag,
-                 num_slices if in_turn else 0)  # fmt: skip
+                 num_slices if in_turn else 0,
+                 taught_samples(lanes, curiosity.update_share) if curiosity.is_curious else ())  # fmt: skip
 
 
 def _default_slice(env: EnvSettings, training: TrainingSettings) -> int:

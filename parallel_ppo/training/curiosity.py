@@ -24,7 +24,7 @@ from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.carried import Arrays
-from parallel_ppo.workers.curiosity import num_learned, num_warm_up_rows, warm_up_steps
+from parallel_ppo.workers.curiosity import num_warm_up_rows, warm_up_steps
 from parallel_ppo.workers.memory import Memory, Slab
 from parallel_ppo.workers.pool import Pool
 from parallel_ppo.workers.tasks import WarmUp
@@ -161,7 +161,7 @@ class Remembered:
 
     def columns(self, slab: Slab, sums: Statistics, norms: list[float]) -> dict[str, float]:
         chosen, steps = self.settings.curiosity, max(1, len(norms))
-        learned = steps * num_learned(self.settings)
+        learned = steps * self.settings.shape.num_taught
         columns = {
             "intrinsic_reward": float(slab.intrinsic_reward.mean(dtype=np.float64)),
             "intrinsic_reward_scaled": float(self.scaled.mean(dtype=np.float64)),

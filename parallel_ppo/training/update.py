@@ -18,7 +18,8 @@ from parallel_ppo.exits import NumbersError
 from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.state import TrainingState
-from parallel_ppo.workers.memory import BLOCK, Memory
+from parallel_ppo.workers.gradient_parts import sum_blocks, write_squares
+from parallel_ppo.workers.memory import BLOCK
 from parallel_ppo.workers.pool import Pool, Span
 from parallel_ppo.workers.tasks import Gradient, Reduce, Revalue
 
@@ -107,7 +108,7 @@ def _steps_together(
             timeline.enter("exchange")
             cluster.sum_gradients(memory)
             if cluster.node.size > 1:
-                _write_squares(memory, settings)
+                write_squares(memory, settings)
             timeline.enter("optimizer")
             found = _summed(memory.tensor("lane_statistics"))
             divergence = found.approx_kl / shape.batch_size
@@ -137,9 +138,9 @@ def _steps_in_turn(
     timeline.enter("optimizer")
     applied = []
     for actor in range(shape.num_actors):
-        lanes = slice(actor * per_slice, (actor + 1) * per_slice)
-        _sum_blocks(memory, memory.tensor("lane_gradient")[lanes], settings)
-        found = _summed(memory.tensor("lane_statistics")[lanes])
+        lanes = range(actor * per_slice, (actor + 1) * per_slice)
+        sum_blocks(memory, settings, range(len(memory.gradient_squares)), lanes)
+        found = _summed(memory.tensor("lane_statistics")[lanes.start : lanes.stop])
         applied.append(_apply(state, found, schedules.learning_rate, 0, actor))
         state.publish_version(actor)
     return applied, False, spans
@@ -170,7 +171,7 @@ def _reduce(state: TrainingState, pool: Pool, lanes: range) -> list[Span]:
     if not additions:
         return []
     if additions < REDUCE_ELEMENTS:
-        _sum_blocks(memory, memory.tensor("lane_gradient")[lanes.start : lanes.stop], state.settings)
+        sum_blocks(memory, state.settings, range(blocks), lanes)
         return []
     number = min(pool.num_workers, blocks, additions // REDUCE_ELEMENTS)
     return pool.run_together(
@@ -179,23 +180,6 @@ def _reduce(state: TrainingState, pool: Pool, lanes: range) -> list[Span]:
             for index in range(number)
         ]
     )
-
-
-def _write_squares(memory: Memory, settings: Settings) -> None:
-    """The norm's summands as the workers of a single node write them, after other nodes have added to the
-    sum.
-    """
-    _sum_blocks(memory, memory.tensor("gradient").unsqueeze(0), settings)
-
-
-def _sum_blocks(memory: Memory, lanes: Tensor, settings: Settings) -> None:
-    """What `Reduce` tasks do, for all parameters."""
-    gradient = memory.tensor("gradient")
-    for block in range(len(memory.gradient_squares)):
-        span = slice(block * BLOCK, (block + 1) * BLOCK)
-        memory.gradient_squares[block] = optimizers.sum_lanes(
-            lanes[:, span], gradient[span], settings.training.kernels
-        )
 
 
 def _check_finite(state: TrainingState, found: Statistics, epoch: int, minibatch: int) -> tuple[float, float]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from parallel_ppo.algorithms.algorithm import Statistics
 from parallel_ppo.algorithms.curiosity import whitening
 from parallel_ppo.algorithms.curiosity.episodic import Memories
-from parallel_ppo.algorithms.curiosity.model import CollectedColumns, Transitions, num_chosen
+from parallel_ppo.algorithms.curiosity.model import CollectedColumns, Transitions
 from parallel_ppo.algorithms.curiosity.models import MODELS
 from parallel_ppo.algorithms.normalisers import Moments
 from parallel_ppo.envs.build import make_slice
@@ -62,6 +62,7 @@ def make_curiosity(settings: Settings, spec: EnvSpec, memory: Memory) -> Curious
 class Curiosity:
     def __init__(self, settings: Settings, spec: EnvSpec, memory: Memory) -> None:
         self.settings, self.spec, self.memory = settings, spec, memory
+        self.shape = settings.shape
         statistics = memory.tensor("whitening_mean"), memory.tensor("whitening_scale")
         self.whiten = whitening.Whitening(settings, spec, *statistics)
         self.model: Any = MODELS[settings.curiosity.kind](settings, spec)
@@ -69,7 +70,6 @@ class Curiosity:
         self.parameters = list(self.model.parameters())
         self.lane_views: dict[int, list[Tensor]] = {}
         self.rows = [_rows(slab) for slab in memory.slabs]
-        self.num_learned = num_learned(settings)
         self.carried = [name for name in Memories._fields if memory.table[name].carried]
 
     def reward(self, task: Collect, slab: Slab, columns: slice) -> Arrays:
@@ -91,19 +91,25 @@ class Curiosity:
         return carried
 
     def learn(self, task: Gradient, rows: Tensor, statistics: Statistics) -> Statistics:
-        chosen = rows[: num_chosen(len(rows), self.settings.curiosity.update_share)]
+        slice_index, number = divmod(task.lane, len(self.shape.lane_sizes))
+        chosen = rows[: self.shape.taught_samples[number]]
+        if not len(chosen):
+            return statistics
         columns = self.rows[task.iteration % len(self.rows)]
         self.model.begin_step((task.iteration, task.epoch, task.minibatch))
         with torch.enable_grad():
             losses = self.model.losses(self.whiten, Transitions(columns, chosen, self.settings.env.num_envs))
-            found = torch.autograd.grad(losses.total / self.num_learned, self.parameters)
-        for view, gradient in zip(self.gradient_views(task.lane), found, strict=True):
+            found = torch.autograd.grad(losses.total / self.shape.num_taught, self.parameters)
+        into = self.gradient_views(slice_index * self.shape.teaching_lanes + number)
+        for view, gradient in zip(into, found, strict=True):
             view.copy_(gradient)
         return statistics._replace(**{f"{name}_loss": float(value) for name, value in losses.sums().items()})
 
     def gradient_views(self, lane: int) -> list[Tensor]:
+        """Of a lane among those that teach."""
         if lane not in self.lane_views:
-            vector = self.memory.tensor("lane_gradient")[lane][self.memory.policy_end :]
+            vector = self.memory.tensor("predictor_gradient")[lane]
+            vector.zero_()  # what lies between the parameters stays 0
             self.lane_views[lane] = list(views(self.model, vector).values())
         return self.lane_views[lane]
 
@@ -146,12 +152,6 @@ def warm_up_steps(settings: Settings) -> int:
 def num_warm_up_rows(shape: Shape, num_steps: int) -> int:
     """Observations of a slice, the first ones included."""
     return (num_steps + 1) * shape.slice_envs
-
-
-def num_learned(settings: Settings) -> int:
-    """Samples of a minibatch that the predictors learn from."""
-    shape, share = settings.shape, settings.curiosity.update_share
-    return shape.num_slices * sum(num_chosen(size, share) for size in shape.lane_sizes)
 
 
 def _rows(slab: Slab) -> dict[str, Tensor]:

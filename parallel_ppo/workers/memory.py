@@ -71,7 +71,7 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
     slots, versions = shape.num_slots, shape.num_versions
     revalues = ALGORITHMS[settings.training.algorithm].revalues
     t, e, s, lanes = shape.num_steps, shape.num_envs, shape.num_slices, shape.num_lanes
-    p = num_all_parameters(settings, spec, num_parameters)
+    p, end = num_all_parameters(settings, spec, num_parameters), policy_end(settings, num_parameters)
     observation, action = spec.observation_shape, (heads.num_components(spec.action),)
     choices, masks = heads.num_outputs(spec.action), spec.masks_actions
     features, blocks, statistics = spec.vector_shape, -(-p // BLOCK), len(Statistics._fields)
@@ -105,7 +105,9 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         Field("version_mean", (versions, *features), "float32", *PUBLISHED),
         Field("version_scale", (versions, *features), "float32", *PUBLISHED),
         Field("version_level_chances", (versions, levels), "float64", *PUBLISHED),
-        Field("lane_gradient", (lanes, p), "float32", "worker", "after gradient", sparse=partial),
+        Field("lane_gradient", (lanes, end), "float32", "worker", "after gradient", sparse=partial),
+        Field("predictor_gradient", (s * shape.teaching_lanes, p - end), "float32", "worker", "after gradient",
+            sparse=partial),
         Field("lane_statistics", (lanes, statistics), "float64", "worker", "after gradient"),
         Field("gradient", (p,), "float32", "worker", "after reduce"),
         Field("gradient_squares", (blocks,), "float64", "worker", "after reduce"),
@@ -271,6 +273,7 @@ class Memory(Slab):
     version_scale: np.ndarray
     version_level_chances: np.ndarray
     lane_gradient: np.ndarray
+    predictor_gradient: np.ndarray
     lane_statistics: np.ndarray
     gradient: np.ndarray
     gradient_squares: np.ndarray

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from parallel_ppo.algorithms import ALGORITHMS, minibatches, optimizers
+from parallel_ppo.algorithms import ALGORITHMS, minibatches
 from parallel_ppo.algorithms.algorithm import Sampled, Statistics, differentiate
 from parallel_ppo.algorithms.augmentation import augmented
 from parallel_ppo.algorithms.drac import regularised
@@ -26,8 +26,9 @@ from parallel_ppo.policies.network import Acted, Output
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
 from parallel_ppo.workers.curiosity import Curious, make_curiosity
+from parallel_ppo.workers.gradient_parts import sum_blocks
 from parallel_ppo.workers.level_choice import LevelChoice
-from parallel_ppo.workers.memory import BLOCK, Memory, Slab
+from parallel_ppo.workers.memory import Memory, Slab
 from parallel_ppo.workers.native_lanes import make_native_lane
 from parallel_ppo.workers.observer import Reach, unobserved
 from parallel_ppo.workers.tasks import Collect, Evaluate, Gradient, Open, Reduce, Revalue, Task, WarmUp
@@ -308,14 +309,8 @@ class Worker:
         return self.lane_views[lane]
 
     def reduce(self, task: Reduce) -> None:
-        """Sums the lanes' gradients of some blocks of parameters, and their squares in float64."""
-        lanes = self.memory.tensor("lane_gradient")[task.first_lane : task.end_lane]
-        gradient = self.memory.tensor("gradient")
-        for block in range(task.first_block, task.end_block):
-            span = slice(block * BLOCK, (block + 1) * BLOCK)
-            self.memory.gradient_squares[block] = optimizers.sum_lanes(
-                lanes[:, span], gradient[span], self.settings.training.kernels
-            )
+        blocks, lanes = range(task.first_block, task.end_block), range(task.first_lane, task.end_lane)
+        sum_blocks(self.memory, self.settings, blocks, lanes)
 
     # --- evaluation -----------------------------------------------------------------------------------------
 

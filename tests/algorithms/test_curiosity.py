@@ -11,7 +11,7 @@ from parallel_ppo.algorithms.curiosity.encoders import Encoder, FloatNature, Nat
 from parallel_ppo.algorithms.curiosity.episodic import Memories, episodic_rewards
 from parallel_ppo.algorithms.curiosity.icm import Icm
 from parallel_ppo.algorithms.curiosity.inverse import inverse_loss
-from parallel_ppo.algorithms.curiosity.model import CollectedColumns, Transitions, num_chosen
+from parallel_ppo.algorithms.curiosity.model import CollectedColumns, Transitions
 from parallel_ppo.algorithms.curiosity.models import MODELS
 from parallel_ppo.algorithms.curiosity.ngu import Ngu
 from parallel_ppo.algorithms.curiosity.returns import intrinsic_advantages
@@ -20,6 +20,7 @@ from parallel_ppo.algorithms.normalisers import Moments, RewardNormalizer
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Part
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.parameters import bind, num_flat
+from parallel_ppo.settings.curiosity import taught_samples
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.curiosity import LOSSES
 from parallel_ppo.workers.carried import Environments
@@ -209,10 +210,19 @@ def test_intrinsic_advantages_do_not_end_with_an_episode() -> None:
 
 
 @pytest.mark.parametrize(
-    ("size", "share", "expected"), [(64, 0.25, 16), (3, 0.25, 1), (1, 0.1, 1), (10, 1.0, 10)]
+    ("sizes", "share", "expected"),
+    [
+        ((64, 64, 64, 64), 0.25, (64, 0, 0, 0)),
+        ((64, 64, 64, 64), 0.4, (64, 38, 0, 0)),
+        ((4, 3, 3), 1.0, (4, 3, 3)),
+        ((3,), 0.25, (1,)),
+        ((1, 1), 0.1, (1, 0)),
+    ],
 )
-def test_every_lane_teaches_something(size: int, share: float, expected: int) -> None:
-    assert num_chosen(size, share) == expected
+def test_the_first_lanes_of_every_slice_teach(
+    sizes: tuple[int, ...], share: float, expected: tuple[int, ...]
+) -> None:
+    assert taught_samples(sizes, share) == expected
 
 
 @pytest.mark.parametrize(

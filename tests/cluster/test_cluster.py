@@ -27,16 +27,21 @@ from tests.machine.machines import machine
 
 @pytest.mark.parametrize("num_nodes", [1, 2, 3, 4, 5, 7])
 @pytest.mark.parametrize(("num_slices", "lane_samples"), [(8, 4), (8, 3), (7, 2), (12, 8)])
-def test_the_tree_goes_on_across_nodes(num_nodes: int, num_slices: int, lane_samples: int) -> None:
+@pytest.mark.parametrize("per_slice", [None, 1])
+def test_the_tree_goes_on_across_nodes(
+    num_nodes: int, num_slices: int, lane_samples: int, per_slice: int | None
+) -> None:
+    """Over all lanes, or over the one of each slice that teaches curiosity's predictors."""
     settings = small_settings(
         env__num_envs=num_slices * 2, env__slice_envs=2, training__batch_size=num_slices * 8,
         training__lane_samples=lane_samples
     )  # fmt: skip
     shape = settings.shape
-    lanes = list(torch.randn(shape.num_lanes, 50) * 10 ** torch.linspace(-4, 4, shape.num_lanes)[:, None])
-    size = nodes.group_size(shape, num_nodes)
-    owned = [nodes.own_lanes(shape, Node(rank, num_nodes)) for rank in range(num_nodes)]
-    assert [lane for part in owned for lane in part] == list(range(shape.num_lanes))
+    num_lanes = shape.num_slices * (per_slice or len(shape.lane_sizes))
+    lanes = list(torch.randn(num_lanes, 50) * 10 ** torch.linspace(-4, 4, num_lanes)[:, None])
+    size = nodes.group_size(shape, num_nodes, per_slice)
+    owned = [nodes.own_lanes(shape, Node(rank, num_nodes), per_slice) for rank in range(num_nodes)]
+    assert [lane for part in owned for lane in part] == list(range(num_lanes))
     groups = [group for part in owned for group in nodes.groups(part, size)]
     across = tree_sum([tree_sum(lanes[group.start : group.stop]) for group in groups])
     assert torch.equal(across, tree_sum(lanes))

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from parallel_ppo.algorithms.curiosity.whitening import is_native, parts_of
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.kernels.native import NativeTrunk
+from parallel_ppo.kernels.native_linear import NativeLinear, is_suitable
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies.nature import Nature
 from parallel_ppo.policies.parameters import orthogonal, views
@@ -22,12 +23,16 @@ from parallel_ppo.settings.networks import NETWORKS
 from parallel_ppo.settings.schema import Settings
 
 
-def layers(num_inputs: int, *sizes: int) -> nn.Sequential:
-    """Linear layers with a ReLU after each but the last."""
+def layers(num_inputs: int, *sizes: int, native: bool = False) -> nn.Sequential:
+    """Linear layers with a ReLU after each but the last; `native`: on our kernels, where the sizes fit."""
     found: list[nn.Module] = []
-    for before, after in zip((num_inputs, *sizes), sizes, strict=False):
-        found += [nn.Linear(before, after), nn.ReLU()]
-    return nn.Sequential(*found[:-1])
+    for number, (before, after) in enumerate(zip((num_inputs, *sizes), sizes, strict=False), start=1):
+        relu = number < len(sizes)
+        if native and is_suitable(before, after):
+            found.append(NativeLinear(before, after, relu=relu))
+        else:
+            found += [nn.Linear(before, after), *([nn.ReLU()] if relu else [])]
+    return nn.Sequential(*found)
 
 
 def draw(module: nn.Module, flat: Tensor, seed: int, purpose: str) -> None:

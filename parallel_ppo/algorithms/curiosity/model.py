@@ -3,7 +3,6 @@
 T steps, E envs, n envs of a slice.
 """
 
-import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -87,10 +86,3 @@ class Model(Protocol):
         """Writes the rewards of a slice's rollout, before any scaling."""
 
     def losses(self, whiten: Whitening, batch: Transitions) -> Losses: ...
-
-
-def num_chosen(num_samples: int, share: float) -> int:
-    """How many of a lane's samples train the predictors. Samples are in random order, keyed by epoch and
-    slice, so the first of them are as good a draw as any, and every lane has one shape.
-    """
-    return min(num_samples, max(1, math.floor(share * num_samples + 0.5)))

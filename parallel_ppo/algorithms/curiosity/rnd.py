@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from parallel_ppo.algorithms.curiosity.encoders import Encoder, draw, layers
 from parallel_ppo.algorithms.curiosity.model import CollectedColumns, Losses, Transitions
-from parallel_ppo.algorithms.curiosity.whitening import Whitening
+from parallel_ppo.algorithms.curiosity.whitening import Whitening, is_native
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.policies.parameters import bind, num_flat
 from parallel_ppo.settings.schema import Settings
@@ -25,7 +25,8 @@ class Distillation(nn.Module):
         super().__init__()
         self.encoder = Encoder(settings, spec, last_frame=True)
         width = self.encoder.num_features
-        self.head = layers(width, *[width] * num_more, num_outputs(settings, spec))
+        sizes = *[width] * num_more, num_outputs(settings, spec)
+        self.head = layers(width, *sizes, native=is_native(settings, spec))
 
     def forward(self, parts: list[Tensor]) -> Tensor:
         return self.head(self.encoder(parts))

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from parallel_ppo.algorithms.normalisers import EPSILON, Moments
 from parallel_ppo.envs.contract import EnvSpec, Part
+from parallel_ppo.kernels import native
 from parallel_ppo.kernels.choice import unsuitable
 from parallel_ppo.settings.schema import Settings
 
@@ -91,15 +92,10 @@ class Whitening:
     def __call__(self, rows: Tensor) -> list[Tensor]:
         found = []
         for part, mean, scale in self.parts:
-            values = (elements(self.spec, part, rows) - mean).mul_(scale)
-            if self.writes_bytes:
-                values = _to_bytes(values, self.clip)
+            values = elements(self.spec, part, rows)
+            if self.writes_bytes:  # byte b stands for the value 2 clip b / 255 - clip
+                values = native.whiten(values, mean, scale, 127.5 / self.clip)
             else:
-                values.clamp_(-self.clip, self.clip)
+                values = (values - mean).mul_(scale).clamp_(-self.clip, self.clip)
             found.append(values.view(-1, *part.shape))
         return found
-
-
-def _to_bytes(values: Tensor, clip: float) -> Tensor:
-    """Byte b stands for the value 2 clip b / 255 - clip."""
-    return values.mul_(127.5 / clip).add_(127.5).round_().clamp_(0, 255).to(torch.uint8)
