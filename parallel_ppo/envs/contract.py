@@ -97,6 +97,7 @@ class Trial(NamedTuple):
     differs: str = ""  # in a second new object: nothing can make this environment reproducible
     differs_when_reused: str = ""
     remembers: bool = False  # on purpose: fresh objects would play one episode for ever, or forget
+    unchanged_steps: int = 0  # in which every observation was the same; 0: not all were
 
     def why_inexact(self, name: str, fresh_objects: bool) -> str:
         """One line for the user, empty when all is well."""

@@ -28,6 +28,7 @@ from parallel_ppo.keyed import generator
 from parallel_ppo.machine.descendants import Guarded
 
 MAX_STEPS = 200  # of all episodes together
+LONGER_STEPS = 5000  # where nothing was seen to change
 MAX_EPISODES = 10  # an end drawn from few values comes out the same once by chance, not ten times
 REPLAYS = 3  # of all episodes, in an object that was used
 MAX_SECONDS = 0.4  # for all episodes, which are played five times or so
@@ -78,15 +79,24 @@ def examine(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial:
         first = played[:1] + list(takewhile(lambda moment: moment.step > 0, played[1:]))
         num_steps = len(first) - 1
         reused = _difference_when_reused(used, played, num_steps)
+        tried = Trial(step_seconds, unchanged_steps=_unchanged_steps(used, played))
     with _single(make_env, name) as fresh:
         differs = _difference(played, islice(_play_several(fresh, is_disturbed=True), len(played)))
     if differs or not reused:
-        return Trial(step_seconds, differs)
+        return tried._replace(differs=differs)
     with _single(make_env, name) as fresh:
         remembers = not _difference(first, _play(fresh, 1, num_steps))
     if make_bare is not None and not remembers:
         remembers = not examine(make_bare, None, name).differs_when_reused
-    return Trial(step_seconds, "", reused, remembers)
+    return tried._replace(differs_when_reused=reused, remembers=remembers)
+
+
+def _unchanged_steps(used: Single, played: list[Moment]) -> int:
+    """In which the observation never changed, after a longer look; 0 where it did."""
+    if len({moment.observation for moment in played}) == 1:
+        played, _ = _timed(_play_several(used, num_steps=LONGER_STEPS))
+    is_unchanged = len({moment.observation for moment in played}) == 1 and not played[-1].fault
+    return sum(moment.step > 0 for moment in played) if is_unchanged else 0
 
 
 def _difference_when_reused(used: Single, played: list[Moment], num_steps: int) -> str:
@@ -109,9 +119,8 @@ def _single(make_env: MakeEnv, name: str) -> Iterator[Single]:
         single.close()
 
 
-def _play_several(single: Single, is_disturbed: bool = False) -> Iterator[Moment]:
+def _play_several(single: Single, is_disturbed: bool = False, num_steps: int = MAX_STEPS) -> Iterator[Moment]:
     """Episodes one after another, as many as the limits allow."""
-    num_steps = MAX_STEPS
     for episode in range(MAX_EPISODES):
         for moment in _play(single, episode, num_steps, is_disturbed):
             yield moment

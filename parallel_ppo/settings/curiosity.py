@@ -32,6 +32,14 @@ def curiosity_defaults(kind: str, combine: str | None) -> dict[str, Any]:
     return own | COMBINATIONS.get(str(combine or own.get("combine")), {})
 
 
+def cannot_be_whitened(env: str, how: str, num_steps: int) -> str:
+    """A line for the user."""
+    return (
+        f"curiosity.kind: the observations of {env} cannot be whitened, they {how} in {num_steps:,} steps of a"
+        " random agent; use another observation, or --curiosity none"
+    )
+
+
 def taught_samples(lane_sizes: Sequence[int], share: float) -> tuple[int, ...]:
     """How many samples of each of a slice's lanes train the predictors: the first ones. A slice's samples
     are in random order, keyed by epoch and slice, so the first are as good a draw as any; and whole lanes

@@ -22,6 +22,7 @@ from parallel_ppo.algorithms.normalisers import (
 )
 from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.exits import InputError
+from parallel_ppo.settings.curiosity import cannot_be_whitened
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.carried import Arrays
 from parallel_ppo.workers.curiosity import num_warm_up_rows, warm_up_steps
@@ -30,7 +31,6 @@ from parallel_ppo.workers.pool import Pool
 from parallel_ppo.workers.tasks import WarmUp
 
 NO_CLIP = np.inf
-LOSSES = {"rnd": ["predictor"], "icm": ["inverse", "forward"], "ngu": ["predictor", "inverse"]}
 
 
 class CuriosityState(Protocol):
@@ -111,11 +111,8 @@ class Remembered:
         variance = self.observations.variance
         if not np.isfinite(variance).all() or not variance.any():
             how = "do not change" if np.isfinite(variance).all() else "are too large"
-            raise InputError(
-                f"curiosity.kind: the observations of {self.settings.env.id} cannot be whitened, they {how}"
-                f" in {self.settings.curiosity.warmup_steps:,} steps of a random agent; use another"
-                " observation, more curiosity.warmup_steps, or none"
-            )
+            num_steps = self.settings.curiosity.warmup_steps
+            raise InputError(cannot_be_whitened(self.settings.env.id, how, num_steps))
 
     def observe(self, cluster: Cluster) -> None:
         if self.memory.novelty.size:
@@ -166,7 +163,9 @@ class Remembered:
             "intrinsic_reward": float(slab.intrinsic_reward.mean(dtype=np.float64)),
             "intrinsic_reward_scaled": float(self.scaled.mean(dtype=np.float64)),
             "intrinsic_return": float(self.rewards.running.mean()),
-            **{f"{name}_loss": getattr(sums, f"{name}_loss") / learned for name in LOSSES[chosen.kind]},
+            **{
+                f"{name}_loss": getattr(sums, f"{name}_loss") / learned for name in MODELS[chosen.kind].LOSSES
+            },
             "predictor_grad_norm": sum(norms) / steps,
         }
         if slab.episodic_size.size:

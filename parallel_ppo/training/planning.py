@@ -20,6 +20,7 @@ from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.records.trackers import check_installed
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
 from parallel_ppo.settings.augmentations import AUGMENTATION_KINDS
+from parallel_ppo.settings.curiosity import cannot_be_whitened
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.named_code import find
 from parallel_ppo.settings.networks import automatic, is_own, network_kind, that_read
@@ -76,6 +77,7 @@ def make_plan(
     check_augmentation(settings, spec)
     settings = resolve_kernels(_freeze_schedules(resolve_policy(settings, spec)), spec)
     trial = examine(settings)
+    _check_whitening(settings, trial)
     settings = _resolve_env(settings, spec, trial)
     machine = read_machine()
     placement, inline = _place(settings, kind, machine, spec, trial.step_seconds)
@@ -127,6 +129,11 @@ def as_before(settings: Settings) -> Settings:
     if env.slice_envs is not None or ALGORITHM_KINDS[settings.training.algorithm].in_turn:
         return settings
     return settings.changed("env", slice_envs=largest_slice(env.num_envs))
+
+
+def _check_whitening(settings: Settings, trial: Trial) -> None:
+    if settings.curiosity.is_curious and trial.unchanged_steps:
+        raise InputError(cannot_be_whitened(settings.env.id, "do not change", trial.unchanged_steps))
 
 
 def _resolve_env(settings: Settings, spec: EnvSpec, trial: Trial) -> Settings:

@@ -20,9 +20,8 @@ from parallel_ppo.algorithms.normalisers import Moments, RewardNormalizer
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Part
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.parameters import bind, num_flat
-from parallel_ppo.settings.curiosity import taught_samples
+from parallel_ppo.settings.curiosity import CURIOSITY_KINDS, taught_samples
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.training.curiosity import LOSSES
 from parallel_ppo.workers.carried import Environments
 from parallel_ppo.workers.memory import Memory
 from tests.conftest import small_settings
@@ -411,5 +410,15 @@ def test_ngu_multiplies_by_what_is_new_in_its_life() -> None:
     assert math.isclose(losses.total.item(), losses.predictor.item() + losses.inverse.item(), rel_tol=1e-6)
 
 
-def test_every_kind_names_its_losses() -> None:
-    assert set(LOSSES) == set(MODELS)
+@pytest.mark.parametrize("kind", MODELS)
+def test_every_kind_names_the_losses_that_it_fills_in(kind: str) -> None:
+    settings = settings_for(kind)
+    model, columns = MODELS[kind](settings, VECTOR), rollout(VECTOR, settings, 20, 3)
+    drawn(model)
+    columns.target_features[...] = 0
+    losses = model.losses(whitener(VECTOR, settings, rows_of(VECTOR, 300)), transitions(columns, [0, 5, 40]))
+    assert tuple(losses.sums()) == model.LOSSES
+
+
+def test_the_settings_know_the_same_kinds() -> None:
+    assert set(CURIOSITY_KINDS) == {"none", *MODELS}

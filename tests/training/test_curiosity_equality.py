@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 
 from parallel_ppo.commands.train import train_sequential
+from parallel_ppo.envs.contract import Trial
+from parallel_ppo.training import planning
 from tests.cluster.nodes import Nodes, summary
 from tests.conftest import train
 from tests.training.test_algorithm_equality import killed_and_resumed
@@ -32,20 +34,18 @@ def test_every_curiosity_learns_the_same_bits(kind: str, tmp_path: Path) -> None
         assert broken.summary[name] == whole.summary[name] == summary(tmp_path / "nodes")[name], name
 
 
+@pytest.mark.parametrize("is_tried", [True, False])
 def test_observations_that_never_change_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    is_tried: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    name = "tests.envs.sample_envs:Chain-v0"
+    """By the trial before anything starts; by the warm-up where that was no answer."""
+    if not is_tried:
+        monkeypatch.setattr(planning, "examine", lambda settings: Trial())
+    name, run = "tests.envs.sample_envs:Chain-v0", tmp_path / "run"
     shape = ["--env", name, "--num-envs", "2", "--n-steps", "8", "--batch-size", "16", "--quiet"]
-    chosen = [
-        "--curiosity",
-        "rnd",
-        "--set",
-        "curiosity.warmup_steps=20",
-        "--output-dir",
-        str(tmp_path / "run"),
-    ]
+    chosen = ["--curiosity", "rnd", "--set", "curiosity.warmup_steps=20", "--output-dir", str(run)]
     assert train_sequential([*shape, *chosen]) == 2
     errors = capsys.readouterr().err
     assert f"the observations of {name} cannot be whitened, they do not change" in errors
     assert errors.count("\n") == 1
+    assert run.exists() is not is_tried

@@ -24,6 +24,8 @@ from parallel_ppo.settings.schema import Settings
 
 
 class Icm(nn.Module):
+    LOSSES = ("inverse", "forward")
+
     def __init__(self, settings: Settings, spec: EnvSpec) -> None:
         super().__init__()
         self.settings, self.action = settings.curiosity, spec.action

@@ -78,6 +78,8 @@ class Losses(NamedTuple):
 class Model(Protocol):
     """The learned predictors, a `torch.nn.Module`."""
 
+    LOSSES: tuple[str, ...]  # those that it fills in
+
     def begin_inference(self) -> None: ...
 
     def begin_step(self, step: tuple[int, ...]) -> None: ...

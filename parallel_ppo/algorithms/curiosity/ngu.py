@@ -32,6 +32,8 @@ class Embedding(nn.Module):
 
 
 class Ngu(nn.Module):
+    LOSSES = ("predictor", "inverse")
+
     def __init__(self, settings: Settings, spec: EnvSpec) -> None:
         super().__init__()
         self.settings, self.action = settings.curiosity, spec.action

@@ -44,6 +44,8 @@ def make_target(settings: Settings, spec: EnvSpec) -> Distillation:
 
 
 class Rnd(nn.Module):
+    LOSSES = ("predictor",)
+
     def __init__(self, settings: Settings, spec: EnvSpec) -> None:
         super().__init__()
         self.predictor = Distillation(settings, spec, num_more=2)
