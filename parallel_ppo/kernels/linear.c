@@ -1,8 +1,6 @@
 /* One linear layer of any size (multiples of 64), with or without a ReLU behind it: curiosity's predictors are made of them. Weights are torch's,
  * [outputs][inputs]. `scratch` has linear_scratch_floats.
  */
-#define FLAT 64
-#define FEATURES 64
 #include "linear.h"
 
 size_t linear_scratch_floats(int inputs, int outputs, int samples) {
