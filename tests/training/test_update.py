@@ -1,6 +1,7 @@
 """The update as a whole against the plain formulation: one batch, torch's own clipping and Adam."""
 
 import copy
+from typing import Any
 
 import numpy as np
 import pytest
@@ -207,3 +208,58 @@ def test_without_a_lag_vtrace_aims_at_the_lambda_one_return(env: str, kind: str)
     ppo.targets(slab, state.rewards, settings.changed("training", gae_lambda=1.0).training)
     np.testing.assert_allclose(found, slab.target_return, rtol=0, atol=1e-5)
     np.testing.assert_allclose(advantage, slab.advantage, rtol=0, atol=1e-5)
+
+
+# --- A2C beside the published code --------------------------------------------------------------------------
+
+
+def published_advantages(slab: Any, gamma: float, gae_lambda: float) -> np.ndarray:
+    """Stable-Baselines3's loop: a cut episode has its last value added to the reward, and ends."""
+    reward = slab.reward + gamma * np.where(slab.truncated.astype(bool), slab.final_value, 0)
+    advantage, following = np.zeros_like(reward), np.zeros_like(reward[0])
+    for t in reversed(range(len(reward))):
+        goes_on = 1.0 - slab.episode_start[t + 1]
+        delta = reward[t] + gamma * slab.value[t + 1] * goes_on - slab.value[t]
+        advantage[t] = following = delta + gamma * gae_lambda * goes_on * following
+    return advantage
+
+
+def published_step(policy: Policy, optimizer: torch.optim.Optimizer, slab: Any, training: Any) -> None:
+    """Its update: the mean of the squared errors has no 1/2, so its value_coef is half of ours."""
+    advantage = torch.from_numpy(published_advantages(slab, training.gamma, training.gae_lambda)).flatten()
+    returns = advantage + torch.from_numpy(slab.value[:-1]).flatten()
+    output = policy(torch.from_numpy(slab.observation[:-1]).flatten(0, 1))
+    chosen = torch.distributions.Categorical(logits=output.action)
+    log_prob = chosen.log_prob(torch.from_numpy(slab.action).flatten())
+    policy_loss = -(advantage * log_prob).mean()
+    value_loss = torch.nn.functional.mse_loss(returns, output.value)
+    entropy = chosen.entropy().mean()
+    loss = policy_loss + training.value_coef / 2 * value_loss - training.entropy_coef * entropy
+    optimizer.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(policy.parameters(), training.max_grad_norm)
+    optimizer.step()
+
+
+def test_a2c_learns_what_the_published_code_learns() -> None:
+    settings = small_settings(
+        training__algorithm="a2c", training__n_steps=5, training__batch_size=80, training__value_coef=1.0,
+        training__normalize_rewards=False, env__kwargs={"max_episode_steps": 12},
+    )  # fmt: skip
+    state, pool, policy = collected(settings)
+    theirs, cut = copy.deepcopy(policy), 0
+    optimizer = torch.optim.RMSprop(theirs.parameters(), 7e-4, alpha=0.99, eps=1e-5)
+    start = state.parameters.clone()
+    for iteration in range(20):
+        if iteration:
+            pool.run(Collect(index, iteration) for index in range(settings.shape.num_slices))
+        slab = state.memory.slab(iteration)
+        cut += int(slab.truncated.sum())
+        published_step(theirs, optimizer, slab, settings.training)
+        update(state, pool, NoCluster(settings.shape), Schedules(7e-4, 0.2), Timeline())
+        state.counters.iteration += 1
+    pool.close()
+    expected = torch.cat([parameter.detach().flatten() for parameter in theirs.parameters()])
+    found = torch.cat([parameter.detach().flatten() for parameter in policy.parameters()])
+    assert cut and float((state.parameters - start).abs().max()) > 1e-2
+    assert float((found - expected).abs().max()) < 1e-5
