@@ -114,6 +114,7 @@ STAND_INS = [
     (r"\b(evaluate|play)\.py (?=--(?:render|levels))", r"\1.py runs/few-levels "),
     (r"\bRUN\b", "runs/p1"),
     (r"\bSEED\b", "1"),
+    (r"--env ENV\b", "--env CartPole-v1"),
     (r"config/NAME\.yaml", "config/cartpole.yaml"),
     (r"my_module:MyTrunk", "small_resnet:SmallResNet"),
     (r"\bPROJECT/", "../"),

@@ -40,8 +40,11 @@ def load(source: str | os.PathLike[str], *, trust: bool = False, seed: int = 0) 
         place = importlib.import_module("parallel_ppo.sharing.hub").fetch(name.removeprefix(HUB))
     else:
         place = named_run(name)
-    with torch_as_in_training():
-        return Policy(load_policy(place, trust=trust), seed)
+    try:
+        with torch_as_in_training():
+            return Policy(load_policy(place, trust=trust), seed)
+    except InputError as error:
+        raise InputError(str(error).replace("--trust-checkpoint", "trust=True")) from None
 
 
 @contextlib.contextmanager

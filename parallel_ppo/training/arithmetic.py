@@ -31,8 +31,16 @@ def arithmetic(settings: Settings, cpu_model: str) -> dict[str, str]:
 
 def differences(there: dict[str, str], here: dict[str, str]) -> list[str]:
     """In words; a library that only one of the two has is not needed by both."""
+    there, here = _one_procgen(there), _one_procgen(here)
     return [
         f"{name} {there[name]} there, {here[name]} here"
         for name in there
         if name in here and here[name] != there[name]
     ]
+
+
+def _one_procgen(found: dict[str, str]) -> dict[str, str]:
+    """Python 3.10 has the original, later ones a build by others (the mirror), whose levels are others."""
+    mirror = found.get("procgen-mirror")
+    others = {name: version for name, version in found.items() if name != "procgen-mirror"}
+    return others if mirror is None else others | {"procgen": f"{mirror} (mirror)"}

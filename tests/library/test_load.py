@@ -197,6 +197,17 @@ def test_actions_that_are_not_allowed(says: str, tmp_path: Path) -> None:
         policy.act(two, action_mask=[mask])
 
 
+def test_a_stranger_s_module_is_asked_for_in_python_s_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = "tests.envs.sample_envs:Camera-v0"
+    assert train_sequential([*FLAGS, "--env", env, "--output-dir", str(tmp_path)]) == 0
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another-user"))
+    with pytest.raises(parallel_ppo.InputError, match=r"asks to import .*; use trust=True if"):
+        parallel_ppo.load(tmp_path)
+    assert parallel_ppo.load(tmp_path, trust=True).settings.env.id == env
+
+
 def test_procgen_s_spaces() -> None:
     observation, action = spaces_of(EnvSettings(id="coinrun"))
     assert (observation.shape, observation.dtype, action.n) == ((64, 64, 3), np.uint8, 15)

@@ -19,7 +19,7 @@ from parallel_ppo.sharing.verify import Claim, compare, read_claim
 from tests.conftest import small_settings
 from tests.sharing.conftest import REPO
 
-HERE = {"cpu": "A", "torch": "2.13", "numpy": "1.26"}
+HERE = {"cpu": "A", "torch": "2.13", "numpy": "1.26", "procgen-mirror": "0.10.7"}
 
 
 def rewrite(folder: Path, name: str, data: bytes) -> None:
@@ -204,6 +204,8 @@ def claim(arithmetic: list[dict[str, str]], reproducible: bool = True) -> Claim:
         ([HERE, HERE | {"torch": "2.12"}], ["x", "x"], 8, "not comparable: .*torch 2.12 there, 2.13 here"),
         ([HERE | {"numpy": "1.25"}], ["x", "x"], 8, "not comparable: .*numpy 1.25 there"),
         ([HERE | {"mujoco": "3"}], ["x", "x"], 1, "different"),
+        ([{"procgen": "0.10.7"}], ["x", "x"], 8, r".*procgen 0.10.7 there, 0.10.7 \(mirror\) here"),
+        ([HERE | {"procgen-mirror": "0.10.7"}], ["x", "x"], 1, "different"),
         ([], ["x", "x"], 8, "not comparable: .*does not say"),
     ],
 )
