@@ -44,6 +44,7 @@ img { width: 100%; height: auto; display: block; }
 code { font-size: 0.9em; overflow-wrap: anywhere; }
 h1, .card, li { overflow-wrap: anywhere; }
 td, th { overflow-wrap: break-word; }
+summary { cursor: pointer; color: var(--accent); margin: 16px 0; }
 footer { margin-top: 48px; border-top: 1px solid var(--line); padding-top: 12px; }
 @media (max-width: 640px) {
   main { padding: 20px 14px 40px; }
@@ -122,6 +123,11 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers_from:
         lines.append(f'<tr><th scope="row">{escape(first)}</th>{cells}</tr>')
     body = "".join(lines)
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def folded(summary: str, content: str) -> str:
+    """Opened by a click."""
+    return f"<details><summary>{escape(summary)}</summary>{content}</details>"
 
 
 def _whole(text: str) -> str:

@@ -31,6 +31,7 @@ HEADER = (
     "first solved at step",
     "last solved at step",
 )
+OPEN_ROWS = 20  # the others are folded: on a narrow page a row is a paragraph
 MOST_ROWS = 500
 MAP_BINS = 30
 LEAST_FOR_A_MAP = 2.0  # episodes per level
@@ -77,6 +78,7 @@ def levels_page(run: Run, episodes: Episodes, levels: Sequence[Level]) -> str:
     ]
     left_out = len(levels) - len(rows)
     notes = [f"{count(left_out, 'level')} with the best results not listed"] if left_out else []
+    shown, others = rows[:OPEN_ROWS], rows[OPEN_ROWS:]
     body = [
         f"<h1>{html.escape(title(run))}</h1>",
         html.cards(cards),
@@ -88,7 +90,10 @@ def levels_page(run: Run, episodes: Episodes, levels: Sequence[Level]) -> str:
             ]
         ),
         "<h2>Levels</h2>",
-        html.table(HEADER, rows, numbers_from=1),
+        html.table(HEADER, shown, numbers_from=1),
+        html.folded(count(len(others), "more level"), html.table(HEADER, others, numbers_from=1))
+        if others
+        else "",
         html.bullets("Notes", notes),
     ]
     return html.page(title=title(run), body=body)

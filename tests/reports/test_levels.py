@@ -70,6 +70,7 @@ def test_growth_and_the_map_equal_their_slow_twins(run):
 def test_plotting_one_run_writes_its_levels(tmp_path, run, capsys):
     assert plot_command.main([str(run.path)]) == 0
     page = (run.path / "plots" / "levels.html").read_text()
+    assert "<details>" not in page, "few levels are all shown"
     assert "level 7" in page and "prefers-color-scheme" in page and "http" not in page.split("<style>")[0]
     assert (run.path / "plots" / "levels.png").stat().st_size > 10_000
     other = write_run(tmp_path / "other")
@@ -85,6 +86,8 @@ def test_many_levels_played_once_have_no_map(tmp_path):
     assert plot_command.main([str(run.path)]) == 0
     page = (run.path / "plots" / "levels.html").read_text()
     assert "199 levels with the best results not listed" in page
+    shown, folded = page.split("<details><summary>480 more levels</summary>")
+    assert shown.count('<th scope="row">level ') == 20 and folded.count('<th scope="row">level ') == 480
 
 
 def test_what_is_not_known_is_left_out():
