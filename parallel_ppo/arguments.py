@@ -85,6 +85,11 @@ class Parser(argparse.ArgumentParser):
 # --- values -------------------------------------------------------------------------------------------------
 
 
+def shortened(text: str) -> str:
+    """For a message: what someone gave is not longer than the line that says what is wrong with it."""
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
 class Refused(argparse.ArgumentTypeError, ValueError):
     """What a converter says: `value: expected ...`."""
 
@@ -97,7 +102,7 @@ def expecting(what: str) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
             try:
                 return convert(text)
             except (ValueError, OverflowError):
-                raise Refused(f"{text if len(text) <= 80 else text[:77] + '...'}: expected {what}") from None
+                raise Refused(f"{shortened(text)}: expected {what}") from None
 
         return checked
 

@@ -8,7 +8,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from parallel_ppo.arguments import Parser, hours, named_run, number, number_or_auto, whole_number
+from parallel_ppo.arguments import (
+    Parser,
+    hours,
+    named_run,
+    number,
+    number_or_auto,
+    shortened,
+    whole_number,
+)
 from parallel_ppo.cluster.nodes import settings_from_environment
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings import env_names
@@ -135,8 +143,10 @@ def flag_values(arguments: argparse.Namespace) -> dict[str, Any]:
     for item in arguments.set:
         key, equals, text = item.partition("=")
         if not equals or "." not in key:
-            raise InputError(f"--set {item}: expected section.key=value, such as training.gamma=0.99")
-        values[key] = parse_value(text, f"--set {item}")
+            raise InputError(
+                f"--set {shortened(item)}: expected section.key=value, such as training.gamma=0.99"
+            )
+        values[key] = parse_value(text, f"--set {shortened(item)}")
     return values
 
 
@@ -149,8 +159,10 @@ def with_flag(message: str, parser: Parser, arguments: argparse.Namespace) -> st
     return f"{flag} {vars(arguments)[key]}: {message}"
 
 
-def shipped_config(env_id: str | None, kind: str, algorithm: str = "ppo") -> Path | None:
+def shipped_config(env_id: Any, kind: str, algorithm: str = "ppo") -> Path | None:
     """The configuration that comes with the project for an environment and an algorithm, if there is one."""
+    if not isinstance(env_id, str | None):
+        return None  # told by the validation that follows
     is_procgen = env_id is None or env_names.procgen_game(env_id) is not None
     if is_procgen and algorithm == "ppo":
         return CONFIG / DEFAULT_CONFIG[kind]

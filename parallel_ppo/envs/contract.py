@@ -98,25 +98,25 @@ class Trial(NamedTuple):
     differs_when_reused: str = ""
     remembers: bool = False  # on purpose: fresh objects would play one episode for ever, or forget
     unchanged_steps: int = 0  # in which every observation was the same; 0: not all were
+    draws_globally: str = ""  # where: "step" or "reset"
 
     def why_inexact(self, name: str, fresh_objects: bool) -> str:
         """One line for the user, empty when all is well."""
-        if self.differs:
+        if self.draws_globally and not self.differs:
+            why = f"draws from the global generators in {self.draws_globally}, which others use too"
+        elif self.differs:
             why = (
-                f"{self.differs} when an episode is played again (it draws from something other than"
+                f"has {self.differs} when an episode is played again (it draws from something other than"
                 " self.np_random)"
             )
         elif self.differs_when_reused and not fresh_objects:
             why = (
-                f"{self.differs_when_reused} when its object has played before (it or a wrapper remembers"
+                f"has {self.differs_when_reused} when its object has played before (it or a wrapper remembers"
                 " earlier episodes)"
             )
         else:
             return ""
-        return (
-            f"{name} has {why}: a resume or another number of workers learns something else (bit_exact:"
-            " false)"
-        )
+        return f"{name} {why}: a resume or another number of workers learns something else (bit_exact: false)"
 
 
 class Step(NamedTuple):

@@ -3,7 +3,8 @@ promise of one result.
 
 An episode is its seed and its actions. A few are played in a new object, and again in a second new object
 while the global generators are used by others, as they are inside a slice; the first of them is also
-played again in the object that has played the others.
+played again in the object that has played the others. Draws from the global generators are found by
+their states: what seldom matters need not show in so few steps.
 """
 
 import contextlib
@@ -14,7 +15,7 @@ import select
 import sys
 import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice, takewhile, zip_longest
 from typing import Any, NamedTuple
 
@@ -47,6 +48,7 @@ class Moment(NamedTuple):
     truncated: bool = False
     fault: str = ""
     step: int = 0
+    drew_globally: bool = False
 
 
 def in_a_child(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial:
@@ -81,9 +83,12 @@ def examine(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial:
         reused = _difference_when_reused(used, played, num_steps)
         tried = Trial(step_seconds, unchanged_steps=_unchanged_steps(used, played))
     with _single(make_env, name) as fresh:
-        differs = _difference(played, islice(_play_several(fresh, is_disturbed=True), len(played)))
-    if differs or not reused:
-        return tried._replace(differs=differs)
+        again = list(islice(_play_several(fresh, is_disturbed=True), len(played)))
+        differs = _difference(played, again)
+        draws = "step" if any(moment.drew_globally for moment in again) else ""
+        draws = draws or ("reset" if _draws_in_reset(fresh) else "")
+    if differs or draws or not reused:
+        return tried._replace(differs=differs, draws_globally=draws)
     with _single(make_env, name) as fresh:
         remembers = not _difference(first, _play(fresh, 1, num_steps))
     if make_bare is not None and not remembers:
@@ -139,11 +144,11 @@ def _play(single: Single, episode: int, num_steps: int, is_disturbed: bool = Fal
         single.check(row)
         yield Moment(zlib.crc32(row.data))
         for step, action in enumerate(actions, 1):
-            if is_disturbed:
-                _use_global_generators()
+            before = _use_global_generators() if is_disturbed else None
             reward, terminated, truncated = single.step(single.allowed(action), row)
+            drew = is_disturbed and _global_state() != before
             single.check(row)
-            yield Moment(zlib.crc32(row.data), reward, terminated, truncated, step=step)
+            yield Moment(zlib.crc32(row.data), reward, terminated, truncated, step=step, drew_globally=drew)
             if terminated or truncated:
                 return
     except (EnvironmentFault, NumbersError) as error:
@@ -161,14 +166,40 @@ def _timed(moments: Iterator[Moment]) -> tuple[list[Moment], float]:
     return found, float(np.median(np.diff(times[1:] if len(times) > 2 else times)))
 
 
-def _use_global_generators() -> None:
+def _draws_in_reset(single: Single) -> bool:
+    """Whether a reset draws from the global generators as it finds them; one that seeds them first is its
+    own master.
+    """
+    row, states = np.zeros(single.reader.shape, single.reader.dtype), []
+    for _ in range(2):
+        states.append(_use_global_generators())
+        single.episode = -1
+        try:
+            single.reset(row)
+        except (EnvironmentFault, NumbersError):
+            return False
+        states.append(_global_state())
+    return any(before != after and after != again for before, after, _, again in zip(*states, strict=True))
+
+
+def _use_global_generators() -> tuple[object, ...]:
+    """As the others of a slice do; returns their state then."""
     random.random()
     np.random.random()  # noqa: NPY002
     if "torch" in sys.modules:
         sys.modules["torch"].rand(1)
+    return _global_state()
 
 
-def _difference(expected: list[Moment], found: Iterator[Moment]) -> str:
+def _global_state() -> tuple[object, ...]:
+    """Of each of the three."""
+    _, keys, *position = np.random.get_state()  # noqa: NPY002
+    torch = sys.modules.get("torch")
+    of_torch = b"" if torch is None else torch.get_rng_state().numpy().tobytes()
+    return random.getstate(), (np.asarray(keys).tobytes(), *position), of_torch
+
+
+def _difference(expected: list[Moment], found: Iterable[Moment]) -> str:
     """The first; what comes after a fault says nothing."""
     for pair in zip_longest(expected, found, fillvalue=Moment(0, terminated=True)):
         if any(moment.fault for moment in pair):

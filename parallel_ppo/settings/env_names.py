@@ -2,6 +2,7 @@
 
 import difflib
 
+from parallel_ppo.arguments import shortened
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings.named_code import import_for
 
@@ -41,7 +42,7 @@ def canonical(env_id: str) -> str:
         return f"procgen:procgen-{game}-v0"
     if env_id.startswith("procgen"):
         raise InputError(
-            f"env.id: {env_id!r} is not a Procgen"
+            f"env.id: {shortened(env_id)!r} is not a Procgen"
             f" game{_nearest(env_id.removeprefix('procgen:'), _procgen_spellings())}"
         )
     _check_gymnasium(env_id)
@@ -71,4 +72,4 @@ def _check_gymnasium(env_id: str) -> None:
         if close
         else "; expected a Procgen game such as coinrun or a registered Gymnasium id such as CartPole-v1"
     )
-    raise InputError(f"env.id: no environment is called {env_id!r}{hint}")
+    raise InputError(f"env.id: no environment is called {shortened(env_id)!r}{hint}")

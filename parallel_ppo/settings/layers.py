@@ -108,7 +108,7 @@ def _resolve_node_workers(layer: dict[str, Any], source: str) -> dict[str, Any]:
     workers = cluster.get("num_workers")
     if workers is None:
         return layer
-    if parallel.get("num_workers", workers) != workers:
+    if "num_workers" in parallel and parallel["num_workers"] != workers:
         raise InputError(
             f"cluster.num_workers: is {workers!r}, but parallel.num_workers is {parallel['num_workers']!r}"
             f" ({source}); both are the workers of one node, give one of the two"

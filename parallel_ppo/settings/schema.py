@@ -26,7 +26,7 @@ def _hours(value: Any) -> Any:
     return hours(value) if isinstance(value, str) else value
 
 
-Positive = Annotated[int, BeforeValidator(_whole), Field(ge=1)]  # 1e6 is a whole number too
+Positive = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**18)]  # 1e6 is a whole number too
 PositiveFloat = Annotated[float, Field(gt=0)]
 Hours = Annotated[float, BeforeValidator(_hours), Field(gt=0)]  # 5m, 1.5h
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -157,7 +157,7 @@ class CuriositySettings(Section):
 class ParallelSettings(Section):
     num_workers: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
     num_envs_per_worker: Positive | None = None
-    max_restarts: Annotated[int, Field(ge=0)] = 10
+    max_restarts: Annotated[int, Field(ge=0, le=10**18)] = 10
     hang_timeout: PositiveFloat | Literal["auto"] = "auto"
 
 

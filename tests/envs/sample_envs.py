@@ -176,6 +176,11 @@ class Peculiar(gymnasium.Env):
         self.episodes, self.steps = self.episodes + 1, 0
         if self.habit == "seeds the global generator":
             np.random.seed(seed)  # noqa: NPY002
+        if self.habit == "seeds and draws at the start":
+            np.random.seed(seed)  # noqa: NPY002
+            self.start = np.random.random()  # noqa: NPY002
+        if self.habit == "starts elsewhere now and then":
+            self.steps = int(random.random() < 1e-9)
         if self.habit == "kills itself":
             os.kill(os.getpid(), signal.SIGKILL)
         if self.habit == "hangs":
@@ -199,6 +204,8 @@ class Peculiar(gymnasium.Env):
             reward = random.random()
         elif self.habit == "ends when it likes":
             length = random.randint(2, 6)
+        elif self.habit == "sticks now and then":
+            reward += np.random.random() < 1e-9  # noqa: NPY002
         elif self.habit == "teaches a curriculum":
             reward += self.episodes
         return self._observation(), reward, self.steps >= length, False, {}

@@ -40,6 +40,15 @@ def test_what_differs_even_in_a_new_object_cannot_be_reproduced(habit: str, what
 
 
 @pytest.mark.parametrize(
+    ("habit", "where"), [("sticks now and then", "step"), ("starts elsewhere now and then", "reset")]
+)
+def test_draws_from_global_generators_are_found_where_they_hardly_ever_matter(habit: str, where: str) -> None:
+    found = examined(habit)
+    assert found == Trial(found.step_seconds, draws_globally=where)
+    assert f"draws from the global generators in {where}" in found.why_inexact("it", True)
+
+
+@pytest.mark.parametrize(
     ("habit", "wrappers", "remembers"),
     [
         ("differs when reused", [], False),
@@ -61,6 +70,8 @@ def test_what_is_reproducible_is_left_in_peace() -> None:
     for env_id in ("CartPole-v1", "Pendulum-v1", "tests.envs.sample_envs:Walker-v0"):
         found = gymnasium.examine(EnvSettings(id=env_id))
         assert found == Trial(found.step_seconds) and 0 < found.step_seconds < 0.1
+    found = examined("seeds and draws at the start")
+    assert found == Trial(found.step_seconds)
 
 
 @pytest.mark.parametrize("habit", ["kills itself", "hangs"])

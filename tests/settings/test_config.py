@@ -1,8 +1,10 @@
+import itertools
 from pathlib import Path
 
 import pytest
 import yaml
 
+from parallel_ppo.commands.training_flags import COMMON_FLAGS, PARALLEL_FLAGS, build_parser, settings_from
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings, changed_learning_setting, learning_settings
@@ -209,3 +211,22 @@ def test_a_changed_copy_derives_its_own_shape() -> None:
     settings = small_settings(policy="auto", training__batch_size=256)
     assert settings.shape.lane_sizes == (64, 64)
     assert settings.changed("training", policy="mlp").shape.lane_sizes == (64,)
+
+
+WRONG = ("", "abc", "-1", "1e308", ".nan", "[0]", "{a: 1}", "2024-01-01", "!!binary aGk=", "0x" + "f" * 5000)
+
+
+def test_no_value_of_any_key_is_answered_with_a_traceback(tmp_path: Path) -> None:
+    """What is wrong is one short line; what is right goes on."""
+    (tmp_path / "empty.yaml").write_text("")
+    parser = build_parser("", COMMON_FLAGS | PARALLEL_FLAGS, ())
+    base = {"CartPole-v1": ["--env", "CartPole-v1"], "file": ["--config", str(tmp_path / "empty.yaml")]}
+    sections = Settings().model_dump()
+    keys = [f"{section}.{key}" for section, values in sections.items() for key in values]
+    for key, value in itertools.product(keys, WRONG):
+        more = base["CartPole-v1" if key in ("env.id", "training.algorithm") else "file"]
+        arguments = parser.parse_args([*more, "--set", f"{key}={value}"])
+        try:
+            settings_from(arguments, "parallel", lambda line: None)
+        except InputError as error:
+            assert len(str(error)) < 500 and str(error).isprintable(), (key, value[:20], str(error)[:300])
