@@ -24,7 +24,13 @@ from parallel_ppo.reports import theme as themes  # noqa: E402
 
 EXAMPLE = "tools/trace_idle.py runs/parallel-1/trace-1.json"
 COORDINATOR = 0  # the track; workers have the others
-SHOWN = ("collect", "gradient, gradients", "gather, exchange", "reduce, revalue")  # with a colour each
+# What has a colour, and the events that are drawn in it; the rest is white: waiting.
+SHOWN = {
+    "collect": ("collect",),
+    "gradients": ("gradient", "gradients"),
+    "exchange between nodes": ("gather", "exchange"),
+    "sums and values": ("reduce", "revalue"),
+}
 Interval = tuple[float, float]
 
 
@@ -93,7 +99,7 @@ def picture(paths: Sequence[Path], skip: int) -> Figure:
     """One iteration of each trace, on one scale of time: who did what."""
     with themes.drawing(themes.LIGHT):
         colors = dict(zip(SHOWN, themes.LIGHT.phases, strict=True))
-        legend = [(names, color) for names, color in colors.items()]
+        legend = list(colors.items())
         title = "One iteration: what the coordinator waits for, and what the worker does meanwhile"
         _, body, figure = themes.headed_figure(11, 1.5 * len(paths) + 0.5, title=title, legend=legend)
         rows = body.subplots(len(paths), 1, squeeze=False, sharex=True).ravel()
@@ -110,7 +116,7 @@ def _draw_iteration(axes: Axes, events: list[dict[str, Any]], skip: int, colors:
     starts = [e["ts"] for e in drawn if e["tid"] == COORDINATOR and e["name"] == "collect"]
     first, last = starts[skip], starts[skip + 1]
     for event in sorted(drawn, key=lambda e: -e["dur"]):  # what interrupts a collect lies on top of it
-        color = next((color for names, color in colors.items() if event["name"] in names), None)
+        color = next((colors[shown] for shown, names in SHOWN.items() if event["name"] in names), None)
         began, ended = max(first, event["ts"]), min(last, event["ts"] + event["dur"])
         if color and ended > began:
             axes.barh(-event["tid"], (ended - began) / 1e6, left=(began - first) / 1e6, color=color)

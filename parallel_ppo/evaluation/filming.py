@@ -1,5 +1,6 @@
 """A policy filmed while it plays: the first episodes that `evaluate.py` plays with the same seed."""
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -77,6 +78,8 @@ def _check_picture(settings: Settings) -> int:
         return PROCGEN_FPS
     from parallel_ppo.envs.gymnasium import make
 
+    if not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # or pygame's library complains of a missing screen
     problem = ""
     env = make(settings.env)
     try:

@@ -22,6 +22,9 @@ def part_report(episodes: Sequence[Played], env: EnvSettings, part: str) -> Repo
     lengths = np.array([episode.length for episode in episodes])
     mean = statistics.bootstrap(returns)
     first, number = level_range(env, part)
+    known = [int(episode.level_seed) for episode in episodes if not math.isnan(episode.level_seed)]
+    if env.distribution_mode == "exploration" and known:
+        first, number = known[0], 1  # Procgen chose it
     return {
         "first_level": first if number else None,
         "num_levels": number or None,
@@ -158,6 +161,8 @@ def _levels(part: Report) -> str:
     if part["num_levels"] is None:
         return "all" if part["episodes"][0]["level_seed"] is not None else ""
     last = part["first_level"] + part["num_levels"] - 1
+    if part["num_levels"] == 1:
+        return f"{last} only"
     return f"{part['first_level']} - {'' if last >= 2**31 - 2 else last}".rstrip(" -") + (
         " and up" if last >= 2**31 - 2 else ""
     )

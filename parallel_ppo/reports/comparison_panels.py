@@ -90,4 +90,5 @@ def _draw_throughput(
             )
         axes.axhline(result.throughput.value, color=color, linestyle=":", linewidth=1.2)
     themes.from_zero(axes)
+    themes.plain_numbers(axes)
     axes.set_xlim(left=0)

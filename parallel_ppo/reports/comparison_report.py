@@ -31,11 +31,6 @@ from parallel_ppo.reports.words import duration, estimate, number, percent, span
 
 CELL = 34
 LINE = 110
-LINES = (
-    "Thick lines: throughput smoothed over a twentieth of the run (returns: mean of the last "
-    f"{RETURN_WINDOW} episodes). Thin lines: each iteration (returns: each seed). "
-    "Bands: 95 % over seeds. Dotted: mean throughput. Dashed: the baseline."
-)
 
 # --- the sentences ------------------------------------------------------------------------------------------
 
@@ -259,7 +254,7 @@ def comparison_page(groups: Sequence[Group], comparison: Comparison) -> str:
         html.bullets("Read with care", comparison.warnings, kind="warnings"),
         html.cards(_cards(comparison)),
         html.pictures([(name, _alone(draw, comparison)) for name, draw in panels(groups, comparison)]),
-        html.paragraph(LINES, kind="muted"),
+        html.paragraph(_lines(groups), kind="muted"),
         "<h2>Figures</h2>",
         html.table(["", *[comparison.title(result) for result in comparison.groups]], rows),
         *[html.paragraph(line) for line in equal_time_lines(comparison)],
@@ -307,9 +302,20 @@ def comparison_figure(
         _, body, figure = themes.headed_figure(13, 8.6, title=title, legend=legend)
         for axes, (_, draw) in zip(body.subplots(2, 2).ravel(), panels(groups, comparison), strict=True):
             draw(axes, theme)
-        small = "\n".join(textwrap.fill(text, 170) for text in (subtitle(comparison), LINES))
+        small = "\n".join(textwrap.fill(text, 170) for text in (subtitle(comparison), _lines(groups)))
         body.supxlabel(small, x=0.012, ha="left", fontsize=9, color=theme.muted)
     return figure
+
+
+def _lines(groups: Sequence[Group]) -> str:
+    """What is thick, thin, shaded, dotted and dashed in these panels."""
+    has_seeds = any(len(group.runs) > 1 for group in groups)
+    return (
+        "Thick lines: throughput smoothed over a twentieth of the run (returns: mean of the last "
+        f"{RETURN_WINDOW} episodes{', and over seeds, with 95 % bands' if has_seeds else ''}). "
+        f"Thin lines: each iteration{' (returns: each seed)' if has_seeds else ''}. "
+        "Dotted: mean throughput. Dashed: the baseline."
+    )
 
 
 def _alone(draw: Drawing, comparison: Comparison) -> Callable[[Theme], Figure]:

@@ -34,6 +34,7 @@ HEADER = (
 OPEN_ROWS = 20  # the others are folded: on a narrow page a row is a paragraph
 MOST_ROWS = 500
 MAP_BINS = 30
+MOST_NAMES = 20  # of levels beside the map
 LEAST_FOR_A_MAP = 2.0  # episodes per level
 Drawing = Callable[[Axes, Episodes, Sequence[Level], Theme], None]
 
@@ -126,9 +127,13 @@ def _draw_rate(axes: Axes, episodes: Episodes, levels: Sequence[Level], theme: T
 def _draw_growth(axes: Axes, episodes: Episodes, levels: Sequence[Level], theme: Theme) -> None:
     axes.set_title("Levels: played, and solved at least once")
     steps, seen, solved = growth(episodes)
-    axes.plot(steps, seen, color=theme.muted, linewidth=1.5, label="played")
-    axes.plot(steps, solved, color=theme.series[1], linewidth=2, label="solved")
-    axes.legend(loc="lower right")
+    for name, numbers, color, side in (
+        ("played", seen, theme.muted, "bottom"),
+        ("solved", solved, theme.series[1], "top"),
+    ):
+        axes.plot(steps, numbers, color=color, linewidth=2)
+        place = {"xytext": (6, 0), "textcoords": "offset points", "annotation_clip": False}
+        axes.annotate(name, (steps[-1], numbers[-1]), color=color, va=side, **place)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     _steps(axes)
@@ -151,10 +156,12 @@ def _draw_map(axes: Axes, episodes: Episodes, levels: Sequence[Level], theme: Th
         extent=(0, bounds[-1], len(levels), 0),
     )
     axes.grid(False)
-    axes.set_ylabel("levels, hardest on top")
-    axes.yaxis.set_major_locator(MaxNLocator(integer=True))
+    names = [str(level.number) for level in levels] if len(levels) <= MOST_NAMES else []
+    axes.set_yticks(np.arange(len(names)) + 0.5, names)
+    axes.set_ylabel("level, hardest on top")
     axes.figure.colorbar(drawn, ax=axes, format=lambda value, _: f"{value:.0%}")
     _steps(axes)
+    axes.set_xlabel(f"{axes.get_xlabel()} (blank: not played)")
 
 
 def _steps(axes: Axes) -> None:

@@ -89,11 +89,18 @@ def curves_figure(
 def _lines(groups: Sequence[Group], smoothing: int | None) -> str:
     """What is thick, thin and shaded."""
     windows = {smoothing or smoothing_window(len(run)) for group in groups for run in group.runs}
-    over = " or ".join(map(str, sorted(windows)[-2:]))
-    text = f"Thick lines: mean of the last {over} iterations (returns: of the last {RETURN_WINDOW} episodes)"
+    if windows == {1}:
+        text = f"Thick lines: each iteration (returns: mean of the last {RETURN_WINDOW} episodes)"
+        thin = "returns of each iteration"
+    else:
+        over, thin = " or ".join(map(str, sorted(windows)[-2:])), "each iteration"
+        text = (
+            f"Thick lines: mean of the last {over} iterations (returns: of the last {RETURN_WINDOW} episodes)"
+        )
     if any(len(group.runs) > 1 for group in groups):
         text += " and over seeds, with 95 % bands"
-    return f"{text}. Thin lines: each iteration."
+        thin = "each iteration"
+    return f"{text}. Thin lines: {thin}."
 
 
 def _color(theme: Theme, index: int) -> str:
@@ -108,7 +115,7 @@ def positions(run: Run, over: str) -> np.ndarray:
 def _title(groups: Sequence[Group]) -> str:
     games = sorted({short_env(run.env_id) for group in groups for run in group.runs} - {"unknown"})
     name = groups[0].label if len(groups) == 1 else f"{len(groups)} runs"
-    return f"{', '.join(games)}: {name}" if games else name
+    return name if games in ([], [name]) else f"{', '.join(games)}: {name}"
 
 
 def _scale(groups: Sequence[Group], over: str) -> tuple[float, str]:

@@ -103,6 +103,15 @@ def test_an_unfinished_episode_was_not_solved_and_all_solved_is_no_certainty() -
     assert gap["value"] == pytest.approx(-0.4) and gap["low"] < -0.4 < gap["high"] < -0.29
 
 
+def test_exploration_is_one_level_not_all() -> None:
+    settings = small_settings("coinrun", "nature").env.model_copy(update={"distribution_mode": "exploration"})
+    episodes = [Played(10.0, 10.0, 1949448038, 1.0, 0.0)] * 2
+    part = reports.part_report([Played(0.0, 1000.0, NAN, NAN, 1.0), *episodes], settings, "train")
+    assert (part["first_level"], part["num_levels"]) == (1949448038, 1)
+    cells = [*reports.table({"levels": {"train": part}, "gap": None}).columns[1].cells]
+    assert "1949448038 only" in cells and "all" not in cells
+
+
 def test_one_episode_has_no_interval_and_gymnasium_no_score() -> None:
     settings = small_settings().env
     part = reports.part_report([Played(3.0, 3.0, NAN, NAN, 1.0)], settings, "train")

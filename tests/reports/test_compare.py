@@ -277,6 +277,15 @@ def drawn_text(comparison, groups):
     return " ".join(text.get_text() for text in figure.findobj(Text))
 
 
+def test_only_what_is_drawn_is_explained(tmp_path):
+    """One seed has no band."""
+    one = [group(name, write_run(tmp_path / name)) for name in "ab"]
+    words = drawn_text(compare(one), one)
+    assert "Thin lines: each iteration. Dotted" in words and "seed" not in words.partition("Thick")[2]
+    two = [*one, group("c", write_run(tmp_path / "c"), write_run(tmp_path / "d", seed=2))]
+    assert "over seeds, with 95 % bands" in drawn_text(compare(two), two).replace("\n", " ")
+
+
 def test_identical_rows_and_warnings_appear_once(tmp_path):
     mixed = group("a", write_run(tmp_path / "a1"), write_run(tmp_path / "a2", seed=2, workers=4))
     others = [group(name, write_run(tmp_path / name)) for name in "bc"]

@@ -2,10 +2,12 @@ import json
 
 import numpy as np
 import pytest
+from matplotlib.legend import Legend
+from matplotlib.text import Text
 from run_writer import write_run
 
 from parallel_ppo.exits import InputError
-from parallel_ppo.reports import levels, plot_command
+from parallel_ppo.reports import levels, levels_page, plot_command, theme
 from parallel_ppo.reports.runs import Episodes, load_run
 
 
@@ -78,6 +80,18 @@ def test_plotting_one_run_writes_its_levels(tmp_path, run, capsys):
     assert not (other / "plots" / "levels.html").exists(), "its episodes do not tell"
     with pytest.raises(InputError, match="does not say which levels were solved"):
         levels.failed_levels(load_run(other))
+
+
+def test_the_picture_names_levels_and_lines_beside_the_data(run):
+    episodes = levels.known_levels(run)
+    figure = levels_page.levels_figure(run, episodes, levels.levels_of(episodes), theme.LIGHT)
+    theme.figure_bytes(figure, "png")
+    assert [label.get_text() for label in figure.axes[2].get_yticklabels()] == ["7", "8", "10", "9"]
+    assert "blank: not played" in figure.axes[2].get_xlabel() and not figure.findobj(Legend)
+    width, height = figure.bbox.size
+    for text in figure.findobj(Text):
+        box = text.get_window_extent()
+        assert not text.get_text() or (box.x0 >= 0 and box.x1 <= 1.01 * width and box.y1 <= height), text
 
 
 def test_many_levels_played_once_have_no_map(tmp_path):

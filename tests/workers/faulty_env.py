@@ -20,9 +20,22 @@ class Faulty(gymnasium.Env):
     observation_space = gymnasium.spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = gymnasium.spaces.Discrete(2)
 
-    def __init__(self, fault: str = "none", at: int = 5, once: str = "", pause: float = 0.0) -> None:
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
+
+    def __init__(
+        self,
+        fault: str = "none",
+        at: int = 5,
+        once: str = "",
+        pause: float = 0.0,
+        render_mode: str | None = None,
+    ) -> None:
+        self.render_mode = render_mode
         self.fault, self.at, self.once, self.pause = fault, at, once, pause
         self.count = 0
+
+    def render(self) -> np.ndarray:
+        return np.zeros((32, 32, 3), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> tuple[np.ndarray, dict[str, Any]]:
         self.count = 0

@@ -269,6 +269,28 @@ def test_nothing_outlives_a_process_that_makes_its_environments_itself(tmp_path,
     assert trainer.wait() == -signal.SIGKILL
 
 
+@pytest.mark.parametrize("script", ["evaluate.py", "play.py"])
+def test_nothing_outlives_a_killed_evaluation_or_film(tmp_path, monkeypatch, script):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "workers"))
+    assert train.train_sequential(alone(helped(tmp_path, "--total-timesteps", "32"))) == 0
+    for trace in (tmp_path / "helpers").iterdir():
+        trace.unlink()
+    command = [
+        sys.executable,
+        str(ROOT / script),
+        str(tmp_path / "run"),
+        "--num-episodes",
+        "10000",
+        "--quiet",
+    ]
+    player = subprocess.Popen(command)
+    assert soon(lambda: len(helpers(tmp_path)) >= 4) and player.poll() is None
+    time.sleep(10 * descendants.LOOK_EVERY)
+    player.kill()
+    assert soon(lambda: helpers(tmp_path) == [], 5)
+    assert player.wait() == -signal.SIGKILL
+
+
 @pytest.mark.parametrize("is_killed", [True, False], ids=["killed", "ends"])
 def test_what_outlives_on_purpose_and_what_a_normal_end_leaves_is_left_alone(tmp_path, is_killed):
     reader, writer = os.pipe()
