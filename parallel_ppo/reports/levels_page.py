@@ -132,8 +132,10 @@ def _draw_growth(axes: Axes, episodes: Episodes, levels: Sequence[Level], theme:
         ("solved", solved, theme.series[1], "top"),
     ):
         axes.plot(steps, numbers, color=color, linewidth=2)
-        place = {"xytext": (6, 0), "textcoords": "offset points", "annotation_clip": False}
-        axes.annotate(name, (steps[-1], numbers[-1]), color=color, va=side, **place)
+        end = steps[-1], numbers[-1]
+        axes.annotate(
+            name, end, (6, 0), textcoords="offset points", annotation_clip=False, color=color, va=side
+        )
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
     _steps(axes)
