@@ -48,6 +48,7 @@ summary { cursor: pointer; color: var(--accent); margin: 16px 0; }
 footer { margin-top: 48px; border-top: 1px solid var(--line); padding-top: 12px; }
 @media (max-width: 640px) {
   main { padding: 20px 14px 40px; }
+  .card b { font-size: 1.25rem; }
   thead { display: none; }
   table, tbody, tr, tbody th, td, td.number { display: block; width: 100%; min-width: 0; text-align: left; }
   tr { border-bottom: 1px solid var(--line); padding: 8px 0; }
