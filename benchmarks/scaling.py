@@ -56,7 +56,7 @@ def main() -> int:
     cores = plan_placement(read_machine(), num_workers=None, pinning="none").num_workers
     traced = {1, max((size for size in sizes if size <= cores), default=1)}  # alone, and on all cores
     runs = _run_all(flags, sizes, traced, directory, console)
-    report = build_report(runs, warmup=flags.warmup_iters, cores=cores, pieces=pieces_of(settings.shape))
+    report = build_report(runs, warmup=flags.warmup_iters, cores=cores, pieces=pieces_of(settings))
     written = write_report(report, runs, directory)
     print_report(console, report)
     console.print("wrote " + ", ".join(shown(path) for path in written), soft_wrap=True)

@@ -41,7 +41,7 @@ def _scaled(number: int, scale: float) -> int:
 # name -> (what it does, campaign, what must hold)
 CAMPAIGNS: dict[str, tuple[str, Callable[[Path, float], Report], Callable[[Report], bool]]] = {
     "workers": (
-        "240 kills, 40 in each phase, and 20 each of SIGSTOP, SIGSEGV, exit(1), exception",
+        "360 kills, 40 in each phase, and 20 each of SIGSTOP, SIGSEGV, exit(1), exception",
         lambda folder, scale: load("workers").break_workers(
             folder, per_phase=_scaled(40, scale), per_kind=_scaled(20, scale)
         ),

@@ -10,7 +10,8 @@ from chaos_training import SMALL, STEPS_PER_ITERATION, Report, checked, is_ident
 
 from parallel_ppo.records.metrics import read_records
 
-PHASES = ("spawn", "collect", "hand-over", "gradient", "counted", "checkpoint")
+STAGES = ("gradient", "sum", "adam", "copy")  # of an optimizer step; what each writes is left torn
+PHASES = ("spawn", "collect", "hand-over", *STAGES, "counted", "checkpoint")
 KINDS = ("SIGSTOP", "SIGSEGV", "exit", "exception")
 
 
@@ -39,7 +40,7 @@ def make_plan(per_phase: int, per_kind: int, seed: int) -> list[dict[str, Any]]:
             step = {
                 "collect": draw.randrange(16),
                 "hand-over": draw.randrange(2),
-                "gradient": draw.randrange(3),
+                **{stage: draw.randrange(3) for stage in STAGES},
             }
             entry |= {"iteration": 1 + number * 3 // 2, "step": step.get(phase, 0)}
         entries.append(entry)

@@ -5,7 +5,7 @@ differentiated by autograd in the network's outputs only, so it runs on every ne
 included.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -74,7 +74,7 @@ class Rollout(Protocol):
 
 class Algorithm(NamedTuple):
     targets: Callable[..., None]  # (rollout, reward_normaliser, training): writes what the loss aims at
-    scalars: Callable[..., Scalars]  # (rollout, rows, schedules, training)
+    scalars: Callable[..., Sequence[Scalars]]  # (rollout, rows, schedules, training), of each minibatch
     loss: Callable[[Output, Sampled], Statistics]
     loss_gradient: Callable[[Output, Sampled], tuple[OutputGradient, Statistics]] | None = None
     revalues: bool = False  # the learner's values and log-probabilities are computed before the targets

@@ -53,13 +53,18 @@ def initial_second_moment(optimizer: str) -> float:
 Vectors = tuple[Tensor, Tensor, Tensor, Tensor]  # parameters, gradient, first and second moment
 
 
+def adam_rates(number: int, learning_rate: float) -> tuple[float, float]:
+    """The rate of step `number`, and what the root of the second moment is multiplied with."""
+    beta1, beta2 = ADAM_BETAS
+    return learning_rate / (1 - beta1**number), 1 / math.sqrt(1 - beta2**number)
+
+
 def _adam(
     vectors: Vectors, number: int, learning_rate: float, epsilon: float, gradient_scale: float, kernels: str
 ) -> None:
     """Block by block, so that a block's six arrays stay in the cache."""
     beta1, beta2 = ADAM_BETAS
-    rate = learning_rate / (1 - beta1**number)
-    correction = 1 / math.sqrt(1 - beta2**number)
+    rate, correction = adam_rates(number, learning_rate)
     if kernels == "native":
         native.adam(*vectors, gradient_scale, beta1, beta2, rate, correction, epsilon)
         return

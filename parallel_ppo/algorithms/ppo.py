@@ -1,7 +1,7 @@
 """Proximal policy optimization: all of it, top to bottom. T steps, E environments, B samples, K outputs.
 
 An iteration: workers collect T x E steps; `targets` turns their rewards into advantages and returns. Then
-for each epoch and minibatch: `scalars` is what the minibatch needs to know as a whole; workers run the
+for each epoch and minibatch: `scalars` is what a minibatch needs to know as a whole; workers run the
 network on lanes of it and ask for the derivative of `loss` in the outputs (by autograd, or by
 `loss_gradient`, which is faster and held to `loss` by a test); the network takes it from there to the
 parameters; the coordinator sums the lanes, clips the norm and steps (`training/update.py`). The
@@ -79,12 +79,17 @@ class Scalars(NamedTuple):
     clip_range: float
 
 
-def scalars(rollout: Rollout, rows: np.ndarray, schedules: Schedules, training: TrainingSettings) -> Scalars:
-    """Mean and 1/deviation of the advantages over the whole minibatch. `rows` are its samples in [T * E]."""
+def scalars(
+    rollout: Rollout, rows: np.ndarray, schedules: Schedules, training: TrainingSettings
+) -> list[Scalars]:
+    """Mean and 1/deviation of the advantages over each whole minibatch. `rows` [M, B] are the samples of M
+    minibatches in [T * E].
+    """
     if not training.normalize_advantages:
-        return Scalars(0.0, 1.0, schedules.clip_range)
+        return [Scalars(0.0, 1.0, schedules.clip_range)] * len(rows)
     values = rollout.advantage.reshape(-1)[rows].astype(np.float64)
-    return Scalars(float(values.mean()), float(1 / (values.std() + 1e-8)), schedules.clip_range)
+    means, scales = values.mean(1).tolist(), (1 / (values.std(1) + 1e-8)).tolist()
+    return [Scalars(mean, scale, schedules.clip_range) for mean, scale in zip(means, scales, strict=True)]
 
 
 def loss(output: Output, sampled: Sampled) -> Statistics:

@@ -198,8 +198,8 @@ def full_iteration(
     def middle(name: str) -> float:
         return statistics.median(record[name] for record in records)
 
-    pieces = pieces_of(full.shape)
-    updates = pieces.updates / pieces_of(short.shape).updates
+    pieces = pieces_of(full)
+    updates = pieces.updates / pieces_of(short).updates
     learn = middle("t_iter") * (middle("share_gradients") + middle("share_reduce")) * updates
     around = middle("t_iter") - middle("t_rollout") - middle("t_learn")
     return Iteration(

@@ -1,4 +1,5 @@
 /* Flat vectors: the sum of the lanes' gradients, Adam, and images element by element. One pass over memory each. */
+#include "flat.h"
 #include "vector.h"
 
 enum { CHUNK = 256, DEPTH = 32 };
@@ -31,19 +32,24 @@ double flat_tree_sum(const float *vectors, size_t stride, int lanes, size_t coun
     return total;
 }
 
-/* As `flat.adam`, in place; `count` is a multiple of 16. */
-void flat_adam(float *parameters, const float *gradient, float *first, float *second, size_t count, double scale, double beta1,
-               double beta2, double rate, double correction, double epsilon) {
-    const vec keep1 = v_set(beta1), keep2 = v_set(beta2), add1 = v_set(1 - beta1), add2 = v_set(1 - beta2);
+/* As `optimizers.step`; `count` is a multiple of 16. */
+void flat_adam_into(const float *const from[3], float *const into[3], const float *gradient, size_t count, double scale, adam_numbers n) {
+    const vec keep1 = v_set(n.beta1), keep2 = v_set(n.beta2), add1 = v_set(1 - n.beta1), add2 = v_set(1 - n.beta2);
     for (size_t i = 0; i < count; i += VL) {
         const vec g = v_mul(v_load(gradient + i), v_set(scale));
-        const vec m = v_fma(add1, g, v_mul(keep1, v_load(first + i)));
-        const vec v = v_fma(v_mul(add2, g), g, v_mul(keep2, v_load(second + i)));
-        v_store(first + i, m);
-        v_store(second + i, v);
-        const vec denominator = v_fma(v_sqrt(v), v_set(correction), v_set(epsilon));
-        v_store(parameters + i, v_fnma(v_set(rate), v_div(m, denominator), v_load(parameters + i)));
+        const vec m = v_fma(add1, g, v_mul(keep1, v_load(from[1] + i)));
+        const vec v = v_fma(v_mul(add2, g), g, v_mul(keep2, v_load(from[2] + i)));
+        v_store(into[1] + i, m);
+        v_store(into[2] + i, v);
+        const vec denominator = v_fma(v_sqrt(v), v_set(n.correction), v_set(n.epsilon));
+        v_store(into[0] + i, v_fnma(v_set(n.rate), v_div(m, denominator), v_load(from[0] + i)));
     }
+}
+
+void flat_adam(float *parameters, const float *gradient, float *first, float *second, size_t count, double scale, double beta1,
+               double beta2, double rate, double correction, double epsilon) {
+    float *const vectors[] = {parameters, first, second};
+    flat_adam_into((const float *const *)vectors, vectors, gradient, count, scale, (adam_numbers){beta1, beta2, rate, correction, epsilon});
 }
 
 /* Rows of `count` bytes, each less its mean, times its scale, in `levels` of a byte around 127.5, clamped. */

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 MESSAGE = 1e-4  # seconds for a task and its answer: 36 us for the bare pipe, the rest in pool and worker
+HAND_OVER = 1e-5  # for an optimizer step that workers take without being asked
 WORTH_SAYING = 1.05  # a smaller predicted gain is less than the model can tell
 WORTH_PROCESSES = 1.15  # what worker processes must bring before they are started
 NOTABLE = 0.1  # of a part's time
@@ -23,6 +24,7 @@ class Pieces(NamedTuple):
     slices: int
     lanes: int  # of one minibatch
     updates: int  # optimizer steps
+    is_asked: bool = True  # for each lane; otherwise workers take the steps by themselves
 
 
 class Iteration(NamedTuple):
@@ -51,9 +53,14 @@ class Iteration(NamedTuple):
         """The same iteration with another number of workers."""
         collect = self.collect * self._collecting(workers) / self._collecting(self.workers)
         learn = self.learn * self._learning(workers) / self._learning(self.workers)
-        messages = self.pieces.slices + self.pieces.updates * (self.pieces.lanes + 1)
-        talk = MESSAGE * messages * (bool(workers) - bool(self.workers))
+        talk = self._talk() * (bool(workers) - bool(self.workers))
         return self.total - self.collect - self.learn + collect + learn + talk
+
+    def _talk(self) -> float:
+        """What it costs that tasks are given to other processes."""
+        pieces = self.pieces
+        step = MESSAGE * (pieces.lanes + 1) if pieces.is_asked else HAND_OVER
+        return MESSAGE * pieces.slices + pieces.updates * step
 
     def gain(self, workers: int) -> float:
         return self.total / self.seconds(workers)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from parallel_ppo.records.timeline import DELEGATED, Phase
-from parallel_ppo.workers.pool import Span
+from parallel_ppo.workers.span import Span
 
 MAX_BYTES = 64_000_000  # viewers become slow beyond; hundreds of iterations fit
 TAIL = "\n]}\n"

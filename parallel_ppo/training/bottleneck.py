@@ -6,7 +6,7 @@ from typing import Any
 
 from parallel_ppo.arguments import as_typed
 from parallel_ppo.machine.iteration_model import from_records, limited_by
-from parallel_ppo.settings.schema import Shape
+from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.worker_count import pieces_of
 
 
@@ -33,7 +33,7 @@ class Tally:
 
 def limit(
     tally: Tally,
-    shape: Shape,
+    settings: Settings,
     *,
     kind: str,
     num_slices: int,
@@ -44,7 +44,7 @@ def limit(
     """`num_slices` and `workers` (0: none) are this node's. None before the first iteration."""
     if not tally.seconds:
         return None
-    pieces = pieces_of(shape, num_slices)
+    pieces = pieces_of(settings, num_slices)
     iteration = from_records(tally.mean, pieces, workers=workers, cores=cores, checkpoints=checkpoint_share)
     flag = "--num-workers {}"
     return limited_by(

@@ -1,7 +1,8 @@
 """Which rollouts are asked for, and when: one after the other, or with a lag some ahead of the update."""
 
 from parallel_ppo.cluster.protocol import Cluster
-from parallel_ppo.workers.pool import Pool, Span
+from parallel_ppo.workers.pool import Pool
+from parallel_ppo.workers.span import Span
 from parallel_ppo.workers.tasks import Collect
 
 

@@ -107,7 +107,7 @@ def _limit(plan: Plan, coordinator: Coordinator) -> str | None:
         return None
     return limit(
         recorder.tally,
-        plan.settings.shape,
+        plan.settings,
         kind=plan.kind,
         num_slices=len(coordinator.cluster.slices),
         workers=0 if plan.inline else coordinator.pool.num_workers,

@@ -31,7 +31,8 @@ from parallel_ppo.training.episodes import Episode
 from parallel_ppo.training.saving import Keeper
 from parallel_ppo.training.state import RECENT, TrainingState
 from parallel_ppo.workers.carried import Snapshot
-from parallel_ppo.workers.pool import Pool, Span
+from parallel_ppo.workers.pool import Pool
+from parallel_ppo.workers.span import Span
 
 MAX_LOG_FAILURES = 100  # iterations in a row whose records could only be kept in memory
 

@@ -51,9 +51,8 @@ class TrainingState:
     def __post_init__(self) -> None:
         num_envs = self.settings.shape.num_envs
         self.parameters = self.memory.tensor("parameters")
-        self.first_moment = torch.zeros_like(self.parameters)
-        start = initial_second_moment(self.settings.training.optimizer)
-        self.second_moment = torch.full_like(self.parameters, start)
+        self.first_moment, self.second_moment = map(self.memory.tensor, ("first_moment", "second_moment"))
+        self.second_moment.fill_(initial_second_moment(self.settings.training.optimizer))
         self.rewards = RewardNormalizer(num_envs, self.settings.training.gamma)
         self.observations = Moments.empty(self.memory.observation_mean.shape)
         self.levels = _level_replay(self.settings.env)

@@ -15,12 +15,14 @@ from parallel_ppo.algorithms.algorithm import Schedules, Statistics
 from parallel_ppo.algorithms.normalisers import Moments, explained_variance
 from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.exits import NumbersError
+from parallel_ppo.kernels.steps import GO
 from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.gradient_parts import sum_blocks, write_squares
 from parallel_ppo.workers.memory import BLOCK
-from parallel_ppo.workers.pool import Pool, Span
+from parallel_ppo.workers.pool import Pool
+from parallel_ppo.workers.span import Span
 from parallel_ppo.workers.tasks import Gradient, Reduce, Revalue
 
 NOTHING = Statistics(0.0, 0.0, 0.0, 0.0)
@@ -67,7 +69,10 @@ def update(
         )
         state.publish_level_chances()
     state.curiosity.combine(slab)
-    steps = _steps_in_turn if settings.shape.num_actors else _steps_together
+    if pool.steps is not None:
+        steps = _steps_by_workers
+    else:
+        steps = _steps_in_turn if settings.shape.num_actors else _steps_together
     applied, stopped, more = steps(state, pool, cluster, schedules, timeline)
     timeline.enter("statistics")
     columns = _columns(state, applied, stopped, schedules)
@@ -86,6 +91,45 @@ class Applied(NamedTuple):
     predictor_norm: float
 
 
+def _steps_by_workers(
+    state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules, timeline: Timeline
+) -> tuple[list[Applied], bool, list[Span]]:
+    """As `_steps_together`; the workers go from step to step by themselves (`workers/steps.py`)."""
+    memory, shape, training = state.memory, state.settings.shape, state.settings.training
+    slab, algorithm = memory.slab(state.counters.iteration), ALGORITHMS[training.algorithm]
+    for epoch in range(shape.num_epochs):
+        timeline.enter("order")
+        memory.step_rows[epoch] = _epoch_order(state, epoch)
+        timeline.enter("moments")
+        first, end = epoch * shape.num_minibatches, (epoch + 1) * shape.num_minibatches
+        scalars = algorithm.scalars(
+            slab, _minibatch_rows(state, memory.step_rows[epoch]), schedules, training
+        )
+        memory.step_scalars[first:end, : len(scalars[0])] = scalars
+    numbers = range(state.counters.optimizer_steps + 1, state.counters.optimizer_steps + 1 + end)
+    memory.step_rates[:] = [optimizers.adam_rates(number, schedules.learning_rate) for number in numbers]
+    timeline.enter("gradients")
+    spans = pool.take_steps(state.counters.iteration, len(scalars[0]))
+    timeline.enter("optimizer")
+    applied = list[Applied]()
+    for step, (*sums, norm, verdict) in enumerate(memory.step_results.tolist()):
+        found = Statistics(*sums)
+        if verdict != GO:
+            _check_finite(state, found, *divmod(step, shape.num_minibatches))
+            return applied, True, spans
+        applied.append(Applied(found, norm, 0.0))
+        state.counters.optimizer_steps += 1
+    return applied, False, spans
+
+
+def _minibatch_rows(state: TrainingState, order: np.ndarray) -> np.ndarray:
+    """[M, B]: the rows of the slab that each minibatch of an epoch holds, slice by slice."""
+    shape = state.settings.shape
+    used = order[:, : shape.num_minibatches * shape.slice_samples]
+    by_slice = used.reshape(shape.num_slices, shape.num_minibatches, shape.slice_samples)
+    return by_slice.swapaxes(0, 1).reshape(shape.num_minibatches, -1)
+
+
 def _steps_together(
     state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules, timeline: Timeline
 ) -> tuple[list[Applied], bool, list[Span]]:
@@ -95,11 +139,9 @@ def _steps_together(
     slab, applied, spans = memory.slab(state.counters.iteration), list[Applied](), list[Span]()
     for epoch in range(shape.num_epochs):
         timeline.enter("order")
-        order = _epoch_order(state, epoch)
-        for minibatch in range(shape.num_minibatches):
-            timeline.enter("moments")
-            rows = order[:, minibatch * shape.slice_samples : (minibatch + 1) * shape.slice_samples]
-            scalars = algorithm.scalars(slab, rows.reshape(-1), schedules, training)
+        rows = _minibatch_rows(state, _epoch_order(state, epoch))
+        timeline.enter("moments")
+        for minibatch, scalars in enumerate(algorithm.scalars(slab, rows, schedules, training)):
             task = Gradient(0, state.counters.iteration, epoch, minibatch, scalars)
             timeline.enter("gradients")
             spans += pool.run_together([task._replace(lane=lane) for lane in cluster.lanes])
@@ -126,10 +168,7 @@ def _steps_in_turn(
     settings, memory, shape = state.settings, state.memory, state.settings.shape
     algorithm, iteration = ALGORITHMS[settings.training.algorithm], state.counters.iteration
     timeline.enter("order")
-    order = _epoch_order(state, 0)
-    scalars = [
-        algorithm.scalars(memory.slab(iteration), rows, schedules, settings.training) for rows in order
-    ]
+    scalars = algorithm.scalars(memory.slab(iteration), _epoch_order(state, 0), schedules, settings.training)
     per_slice = len(shape.lane_sizes)
     timeline.enter("gradients")
     spans = pool.run(Gradient(lane, iteration, 0, 0, scalars[lane // per_slice]) for lane in cluster.lanes)

@@ -9,11 +9,14 @@ from itertools import pairwise
 
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.machine.iteration_model import WORTH_PROCESSES, Iteration, Pieces
-from parallel_ppo.settings.schema import Settings, Shape
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.workers.memory import workers_step
+from parallel_ppo.workers.native_lanes import computes_whole_lanes
 
 # Seconds for the calls of one batched forward pass, an action and its bookkeeping; of one lane's gradient.
 FORWARD = {"torch": 8e-5, "native": 3e-5}
-LANE = {"torch": 3e-4, "native": 1.2e-4}
+LANE = {"torch": 3e-4, "native": 8e-5}
+LANE_IN_ONE_CALL = 3e-6
 OPERATIONS = {"torch": 2e10, "native": 1.5e11}  # a second, in small matrix products on one core
 
 
@@ -36,10 +39,12 @@ def useful_workers(
     return best, f"{best} of {most} workers: {step}, and more would mostly wait for messages"
 
 
-def pieces_of(shape: Shape, num_slices: int | None = None) -> Pieces:
+def pieces_of(settings: Settings, num_slices: int | None = None) -> Pieces:
     """Of all nodes together, or of the one that has `num_slices`."""
-    slices = shape.num_slices if num_slices is None else num_slices
-    return Pieces(slices, slices * len(shape.lane_sizes), shape.num_epochs * shape.num_minibatches)
+    shape = settings.shape
+    slices, updates = num_slices or shape.num_slices, shape.num_epochs * shape.num_minibatches
+    is_asked = not workers_step(settings, num_parameters=0)
+    return Pieces(slices, slices * len(shape.lane_sizes), updates, is_asked)
 
 
 def _estimate(settings: Settings, spec: EnvSpec, step: float, cores: int) -> Iteration:
@@ -49,7 +54,8 @@ def _estimate(settings: Settings, spec: EnvSpec, step: float, cores: int) -> Ite
     products = 4 * sum(before * after for before, after in pairwise(sizes))
     kernels = settings.training.kernels
     forward = FORWARD[kernels] + shape.slice_envs * products / OPERATIONS[kernels]
-    lane = LANE[kernels] + 3 * max(shape.lane_sizes) * products / OPERATIONS[kernels]
-    pieces = pieces_of(shape)
+    calls = LANE_IN_ONE_CALL if computes_whole_lanes(settings, spec) else LANE[kernels]
+    lane = calls + 3 * max(shape.lane_sizes) * products / OPERATIONS[kernels]
+    pieces = pieces_of(settings)
     collect = shape.num_slices * shape.num_steps * (shape.slice_envs * step + forward)
     return Iteration(collect, pieces.updates * pieces.lanes * lane, 0.0, pieces, workers=0, cores=cores)

@@ -43,6 +43,10 @@ TARGET = "coordinator", "after collect, before the update"
 PUBLISHED = "coordinator", "always; changes only between iterations"
 CARRIED = "worker", "where the stamp says so"
 ROUND = "coordinator", "always; changes only between rounds"
+PLANNED = "coordinator", "in the steps of an update"
+STEPPED = "worker", "in the steps of an update"
+MOST_STEPPED = 1 << 22  # parameters that are kept twice, so that workers can step
+MOST_ROWS = 1 << 24  # samples of all epochs whose order is kept for them
 MAX_SCALARS = 32  # of an algorithm, for a minibatch
 
 
@@ -118,6 +122,7 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         Field("round_scalars", (MAX_SCALARS,), "float64", *ROUND),
         Field("round_claims", (items,), "int64", "both", "always; see kernels/rounds.c"),
         Field("round_times", (items, 2), "float64", "worker", "when its item is done"),
+        *_step_fields(settings, p),
         Field("steps_done", (s,), "int64", "worker", "always; in the collect of this iteration"),
         Field("evaluation", playing.result_shape(settings), "float64", "worker", "after evaluate"),
         Field("state_stamp", (slots, s), "int64", "worker", "always; -1 is empty"),
@@ -133,6 +138,42 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         field._replace(shape=(shape.num_slabs, *field.shape), in_file=in_file) if field.slab else field
         for field in table
     ]
+
+
+def workers_step(settings: Settings, num_parameters: int) -> bool:
+    """Whether workers take the optimizer's steps of an update without being asked for each (`steps.py`);
+    otherwise the coordinator takes them. The bits are the same.
+    """
+    training, shape = settings.training, settings.shape
+    return (
+        training.kernels == "native"
+        and training.optimizer == "adam"
+        and settings.cluster.nnodes == 1
+        and not (shape.lag or shape.num_actors or settings.curiosity.is_curious)
+        and num_parameters <= MOST_STEPPED
+        and shape.num_epochs * shape.steps_per_iteration <= MOST_ROWS
+    )
+
+
+def _step_fields(settings: Settings, p: int) -> list[Field]:
+    """Empty where the coordinator steps."""
+    shape, does = settings.shape, workers_step(settings, p)
+    blocks, steps = -(-p // BLOCK), shape.num_epochs * shape.num_minibatches if does else 0
+    items, samples = shape.num_lanes + 3 * blocks, shape.num_steps * shape.slice_envs
+    return [
+        Field("first_moment", (p,), "float32", "both", "always; changes only between phases"),
+        Field("second_moment", (p,), "float32", "both", "always; changes only between phases"),
+        Field("stepped", (3, p if does else 0), "float32", *STEPPED),
+        Field("step_header", (1,), "int64", "both", "always; see kernels/steps.c"),
+        Field("step_bell", (1,), "uint32", "both", "always; see kernels/steps.c"),
+        Field("step_claims", (max(shape.num_lanes, blocks) if does else 0,), "int64", "both",
+            "always; see kernels/claims.h"),
+        Field("step_rows", (shape.num_epochs if does else 0, shape.num_slices, samples), "int64", *PLANNED),
+        Field("step_scalars", (steps, MAX_SCALARS), "float64", *PLANNED),
+        Field("step_rates", (steps, 2), "float64", *PLANNED),
+        Field("step_results", (steps, len(Statistics._fields) + 2), "float64", *STEPPED),
+        Field("step_times", (steps * items, 3), "float64", *STEPPED),
+    ]  # fmt: skip
 
 
 def _curiosity_fields(settings: Settings, spec: EnvSpec) -> list[Field]:
@@ -284,6 +325,17 @@ class Memory(Slab):
     round_scalars: np.ndarray
     round_claims: np.ndarray
     round_times: np.ndarray
+    first_moment: np.ndarray
+    second_moment: np.ndarray
+    stepped: np.ndarray
+    step_header: np.ndarray
+    step_bell: np.ndarray
+    step_claims: np.ndarray
+    step_rows: np.ndarray
+    step_scalars: np.ndarray
+    step_rates: np.ndarray
+    step_results: np.ndarray
+    step_times: np.ndarray
     steps_done: np.ndarray
     evaluation: np.ndarray
     state_stamp: np.ndarray

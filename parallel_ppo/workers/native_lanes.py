@@ -8,19 +8,25 @@ from parallel_ppo.policies.native_mlp import NativeMlp
 from parallel_ppo.settings.schema import Settings
 
 
+def computes_whole_lanes(settings: Settings, spec: EnvSpec) -> bool:
+    """Otherwise they are computed step by step (`Worker.differentiate`); the bits are the same."""
+    training = settings.training
+    return (
+        training.policy == "mlp"
+        and training.kernels == "native"
+        and ALGORITHMS[training.algorithm].loss_gradient is ppo.loss_gradient
+        and spec.action.kind in ("categorical", "gaussian")
+        and not spec.masks_actions
+        and spec.observation_dtype == "float32"
+        and training.augmentation == "none"
+        and not settings.curiosity.is_curious
+        and len(training.hidden_sizes) <= MAX_LAYERS
+    )
+
+
 def make_native_lane(settings: Settings, spec: EnvSpec, actor: Actor) -> NativeLane | None:
-    """None where lanes are computed step by step (`Worker.gradient`); the bits are the same."""
     training, network, shape = settings.training, actor.network, settings.shape
-    if (
-        not isinstance(network, NativeMlp)
-        or ALGORITHMS[training.algorithm].loss_gradient is not ppo.loss_gradient
-        or spec.action.kind not in ("categorical", "gaussian")
-        or spec.masks_actions
-        or spec.observation_dtype != "float32"
-        or training.augmentation != "none"
-        or settings.curiosity.is_curious
-        or len(training.hidden_sizes) > MAX_LAYERS
-    ):
+    if not computes_whole_lanes(settings, spec) or not isinstance(network, NativeMlp):
         return None
     parameters, mean, scale = actor.tensors
     is_gaussian = spec.action.kind == "gaussian"

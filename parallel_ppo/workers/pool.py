@@ -2,15 +2,18 @@
 processes: `process_pool.py`.
 """
 
+import contextlib
 import time
 import traceback
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Protocol
 
 from parallel_ppo.exits import RestartsExhausted, RunError
 from parallel_ppo.machine.signals import NoSignals
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.tasks import Collect, Gradient, Open, Reduce, Task
+from parallel_ppo.workers.span import Span
+from parallel_ppo.workers.steps import Steps, StepTaker, make_steps
+from parallel_ppo.workers.tasks import Collect, Gradient, Open, Question, Reduce, Task
 from parallel_ppo.workers.worker import Worker
 
 NOT_RESTORED = (
@@ -20,24 +23,11 @@ NOT_RESTORED = (
 )
 
 
-class Span(NamedTuple):
-    """What a worker did, when: for idle shares and traces."""
-
-    worker: int
-    task: Task
-    started: float
-    ended: float
-    interrupted: float = 0.0  # seconds in between that went into more urgent tasks
-
-    @property
-    def seconds(self) -> float:
-        return self.ended - self.started - self.interrupted
-
-
 class Pool(Protocol):
     num_workers: int
     restarts: int
     exact: bool
+    steps: Steps | None
 
     @property
     def pids(self) -> list[int]: ...
@@ -47,6 +37,9 @@ class Pool(Protocol):
 
     def run_together(self, tasks: Sequence[Gradient | Reduce]) -> list[Span]:
         """The same, for tasks of one kind and one minibatch: without a message each, where possible."""
+
+    def take_steps(self, iteration: int, num_scalars: int) -> list[Span]:
+        """All optimizer steps of an update, where `steps` says that workers can."""
 
     def start(self, tasks: Iterable[Collect]) -> None:
         """To be done in the background, in this order, whenever a worker has nothing else to do."""
@@ -69,6 +62,8 @@ class InlinePool:
     ) -> None:
         self.worker, self.signals = worker, signals or NoSignals()
         self.num_workers, self.restarts = 1, 0
+        self.steps = make_steps(worker.settings, worker.memory, self.num_workers)
+        self.taker = None if self.steps is None else StepTaker(worker)
         self.exact = all(
             [worker.run(opening_task(worker.memory, index, first_iteration)) for index in slices]
         )
@@ -79,13 +74,22 @@ class InlinePool:
             if isinstance(task, Collect):
                 self.worker.memory.steps_done[task.slice_index] = 0
             started = time.monotonic()
-            with self.signals.interruptible():
-                self._run_one(task)
+            with self.signals.interruptible(), self._explained(task):
+                self.worker.run(task)
             spans.append(Span(0, task, started, time.monotonic()))
         return spans
 
     def run_together(self, tasks: Sequence[Gradient | Reduce]) -> list[Span]:
         return self.run(tasks)
+
+    def take_steps(self, iteration: int, num_scalars: int) -> list[Span]:
+        assert self.steps is not None and self.taker is not None
+        task = self.steps.open(iteration, num_scalars)
+        self.taker.begin(task, 0)
+        while not self.steps.is_over():
+            with self.signals.interruptible(), self._explained(task):
+                self.taker.go_on(task)
+        return self.steps.spans(task)
 
     def start(self, tasks: Iterable[Collect]) -> None:
         """Nobody is idle here: the tasks are done when they are waited for."""
@@ -93,9 +97,10 @@ class InlinePool:
     def finish(self, tasks: Sequence[Collect]) -> list[Span]:
         return self.run(tasks)
 
-    def _run_one(self, task: Task) -> None:
+    @contextlib.contextmanager
+    def _explained(self, task: Question) -> Iterator[None]:
         try:
-            self.worker.run(task)
+            yield
         except RunError:
             raise
         except Exception as error:

@@ -23,7 +23,8 @@ from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.observer import make_observer
 from parallel_ppo.workers.rounds import make_rounds
-from parallel_ppo.workers.tasks import Collect, Gradient, Join, Later, Open, Question, Reduce, Task
+from parallel_ppo.workers.steps import StepTaker
+from parallel_ppo.workers.tasks import Collect, Gradient, Join, Later, Open, Question, Reduce, TakeSteps, Task
 from parallel_ppo.workers.worker import Worker
 
 # characters, so that a message fits one write: a worker stopped in the middle must not block the reader
@@ -133,6 +134,13 @@ def join(worker: Worker, channel: Connection, index: int, task: Join) -> bool:
     return True
 
 
+def take_steps(taker: StepTaker, index: int, task: TakeSteps) -> bool:
+    taker.begin(task, index)
+    while taker.go_on(task):
+        pass
+    return True
+
+
 def serve(
     descriptor: int,
     memory_descriptors: tuple[int, ...],
@@ -152,7 +160,7 @@ def serve(
         reach("spawn", -1)
         memory = Memory(settings, spec, num_flat(Policy(settings, spec)), memory_descriptors)
         worker = Worker(settings, spec, memory, reach)
-        background = Background(worker)
+        background, taker = Background(worker), None
         while True:
             if background.tasks and not channel.poll():
                 task = background.tasks[0]
@@ -172,7 +180,13 @@ def serve(
                 background.tasks.append(task.task)
                 continue
             started = time.monotonic()
-            exact = join(worker, channel, index, task) if isinstance(task, Join) else perform(worker, task)
+            if isinstance(task, Join):
+                exact = join(worker, channel, index, task)
+            elif isinstance(task, TakeSteps):
+                taker = taker or StepTaker(worker)
+                exact = take_steps(taker, index, task)
+            else:
+                exact = perform(worker, task)
             channel.send(Done(task, started, time.monotonic(), exact))
             if isinstance(task, Gradient):
                 reach("counted", task.iteration)

@@ -23,10 +23,12 @@ from parallel_ppo.machine.signals import NoSignals
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.fork_server import Child, ForkServer, ForkServerLost, is_stopped
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.pool import NOT_RESTORED, Span, opening_task
+from parallel_ppo.workers.pool import NOT_RESTORED, opening_task
 from parallel_ppo.workers.process import Done, Failed, RoundDone
 from parallel_ppo.workers.rounds import make_rounds
-from parallel_ppo.workers.tasks import Collect, Gradient, Join, Open, Question, Reduce, Task
+from parallel_ppo.workers.span import Span
+from parallel_ppo.workers.steps import make_steps
+from parallel_ppo.workers.tasks import Collect, Gradient, Join, Open, Question, Reduce, TakeSteps, Task
 from parallel_ppo.workers.worker_handle import WorkerHandle, describe_end, is_dead
 
 DEPTH = 2  # tasks in a worker's hands: one to do and one waiting, so that it never idles between them
@@ -72,6 +74,7 @@ class ProcessPool:
         self.oom_kills = oom_kills(Path("/"))
         self.longest: dict[type, float] = {}
         self.rounds = make_rounds(memory, self.num_workers, settings.shape.lag)
+        self.steps = make_steps(settings, memory, self.num_workers)
         self.waiting: set[Task] = set()
         self.spans: list[Span] = []
         self.background_spans: list[Span] = []
@@ -109,6 +112,19 @@ class ProcessPool:
         self._work_until(self.rounds.is_done)
         spans, kind = self.rounds.spans(tasks), type(tasks[0])
         self.longest[kind] = max(self.longest.get(kind, 0.0), *(span.seconds for span in spans))
+        return spans
+
+    def take_steps(self, iteration: int, num_scalars: int) -> list[Span]:
+        assert self.steps is not None
+        self._end_rounds()
+        steps, task = self.steps, self.steps.open(iteration, num_scalars)
+        for member in self.members:
+            member.queue.append(task)
+        self._work_until(lambda: steps.is_over() and not any(member.steps for member in self.members))
+        spans = steps.spans(task)
+        for kind in (Gradient, Reduce):
+            found = (span.seconds for span in spans if isinstance(span.task, kind))
+            self.longest[kind] = max(self.longest.get(kind, 0.0), max(found, default=0.0))
         return spans
 
     def _end_rounds(self) -> None:
@@ -205,7 +221,7 @@ class ProcessPool:
             assert member.outstanding and member.outstanding[0] == task, "a reply to a question nobody asked"
             member.outstanding.popleft()
         member.asked = time.monotonic()
-        if isinstance(task, Join):
+        if isinstance(task, Join | TakeSteps):
             return
         self.waiting.discard(task)
         if self.exact and not message.exact:
@@ -251,6 +267,8 @@ class ProcessPool:
     def _progress(self, member: WorkerHandle) -> object:
         if self.rounds is not None and member.outstanding and isinstance(member.outstanding[0], Join):
             return self.rounds.progress(member.index)
+        if self.steps is not None and member.steps:
+            return self.steps.progress(member.index)
         return int(self.memory.steps_done[member.slices].sum())
 
     def _deadline(self, task: Question) -> float:
@@ -258,7 +276,7 @@ class ProcessPool:
         if chosen != "auto":
             return chosen
         # Opening has no usual time: a restored environment plays its episode again.
-        kind = Gradient if isinstance(task, Join) else type(task)
+        kind = Gradient if isinstance(task, Join | TakeSteps) else type(task)
         longest = None if isinstance(task, Open) else self.longest.get(kind)
         return FIRST_DEADLINE if longest is None else max(LEAST_DEADLINE, DEADLINE_FACTOR * longest)
 
@@ -295,6 +313,8 @@ class ProcessPool:
         self._remove(member)
         if self.rounds is not None:
             self.rounds.free(member.index)
+        if self.steps is not None:
+            self.steps.free(member.index)
         status = self.fork_server.status_of(pid)
         again = [task for task in (*member.outstanding, *member.queue) if not isinstance(task, Open)]
         self.waiting -= {task for task in (*member.outstanding, *member.queue) if isinstance(task, Open)}

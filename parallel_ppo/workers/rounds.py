@@ -13,7 +13,7 @@ import numpy as np
 
 from parallel_ppo.kernels.rounds import ITEM_BITS, OVER, load_rounds
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.pool import Span
+from parallel_ppo.workers.span import Span
 from parallel_ppo.workers.tasks import Gradient, Reduce
 
 PATIENCE = 1000  # milliseconds after which a waiting worker looks up

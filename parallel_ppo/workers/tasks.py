@@ -111,6 +111,27 @@ class Join(NamedTuple):
         return True
 
 
+class TakeSteps(NamedTuple):
+    """Take all optimizer steps of an update, together with the other workers (see `steps.py`)."""
+
+    first: int  # round
+    iteration: int
+    num_workers: int
+    ranges: int  # of parameters, that a step is divided into
+    num_scalars: int
+
+    @property
+    def is_pinned(self) -> bool:
+        return True
+
+
+class Apply(NamedTuple):
+    """A part of `TakeSteps`: the optimizer, or the copy of what it found, on some blocks of parameters."""
+
+    first_block: int
+    end_block: int
+
+
 class WarmUp(NamedTuple):
     """Watch a random agent, for the statistics that curiosity starts with."""
 
@@ -131,4 +152,4 @@ class Later(NamedTuple):
 
 
 Task = Open | Collect | Gradient | Reduce | Revalue | Evaluate | WarmUp
-Question = Task | Join  # what is sent to a worker
+Question = Task | Join | TakeSteps  # what is sent to a worker

@@ -8,7 +8,7 @@ from collections import deque
 from multiprocessing.connection import Connection
 
 from parallel_ppo.workers.fork_server import Child
-from parallel_ppo.workers.tasks import Collect, Join, Later, Question
+from parallel_ppo.workers.tasks import Collect, Join, Later, Question, TakeSteps
 
 
 class WorkerHandle:
@@ -30,6 +30,11 @@ class WorkerHandle:
     def joins(self) -> bool:
         """It claims tasks by itself, or will."""
         return any(isinstance(task, Join) for task in (*self.outstanding, *self.queue))
+
+    @property
+    def steps(self) -> bool:
+        """It takes optimizer steps, and is not about to open environments first."""
+        return bool(self.outstanding) and isinstance(self.outstanding[0], TakeSteps)
 
     def send(self, task: Question) -> None:
         assert self.channel is not None

@@ -17,7 +17,7 @@ from parallel_ppo.records.timeline import Phase, Timeline, process_started, seco
 from parallel_ppo.records.trace import ChromeTrace
 from parallel_ppo.training import planning
 from parallel_ppo.training.recorder import Iteration
-from parallel_ppo.workers.pool import Span
+from parallel_ppo.workers.span import Span
 from parallel_ppo.workers.tasks import Collect, Gradient, Reduce
 
 ROOT = Path(__file__).resolve().parents[2]

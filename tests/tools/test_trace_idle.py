@@ -7,7 +7,7 @@ import pytest
 from parallel_ppo.exits import InputError
 from parallel_ppo.records.timeline import Phase
 from parallel_ppo.records.trace import ChromeTrace
-from parallel_ppo.workers.pool import Span
+from parallel_ppo.workers.span import Span
 from parallel_ppo.workers.tasks import Collect, Gradient
 from tools.trace_idle import idle_by_phase, picture
 

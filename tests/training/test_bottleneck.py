@@ -9,7 +9,7 @@ from parallel_ppo.machine.iteration_model import Iteration, Pieces, busiest
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.bottleneck import Tally, limit
 
-SHAPE = Settings().shape  # 4 slices, 16 lanes
+SETTINGS = Settings()  # 4 slices, 16 lanes
 
 
 def record(**changes: float) -> dict[str, Any]:
@@ -27,12 +27,12 @@ def said(changes: dict[str, float], **circumstances: Any) -> str:
     tally.add(record(**changes))
     given = {
         "kind": "parallel",
-        "num_slices": SHAPE.num_slices,
+        "num_slices": SETTINGS.shape.num_slices,
         "workers": 2,
         "cores": 2,
         "checkpoint_share": 0.0,
     }
-    line = limit(tally, SHAPE, **given | circumstances)
+    line = limit(tally, SETTINGS, **given | circumstances)
     assert line is not None and "\n" not in line
     return line
 
@@ -156,7 +156,8 @@ def test_the_first_sample_of_the_cpu_is_not_a_measurement() -> None:
 
 def test_nothing_is_said_of_no_iteration() -> None:
     assert (
-        limit(Tally(), SHAPE, kind="parallel", num_slices=4, workers=2, cores=2, checkpoint_share=0.0) is None
+        limit(Tally(), SETTINGS, kind="parallel", num_slices=4, workers=2, cores=2, checkpoint_share=0.0)
+        is None
     )
 
 

@@ -55,7 +55,7 @@ def summary(run: Path) -> dict:
 @pytest.mark.procgen
 def test_workers_broken_in_every_phase_change_nothing(tmp_path):
     report = chaos_workers.break_workers(tmp_path, per_phase=1, per_kind=1)
-    assert report["faults_fired"] == report["faults_planned"] == 10
+    assert report["faults_fired"] == report["faults_planned"] == 13
     assert report["identical"]
 
 
