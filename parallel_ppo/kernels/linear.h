@@ -43,14 +43,18 @@ INLINE void lanes_product(int R, int V, int more, int terms, const float *a, siz
 /* out[rows][lanes] (+)= a b with any multiple of 16 lanes; rows a multiple of 8 */
 INLINE void lanes_matrix(int rows, int lanes, int more, int terms, const float *a, size_t a_row, size_t a_term, const float *b, size_t b_term,
                          float *out, size_t out_row) {
-    enum { ROWS = VL == 16 ? 8 : 4 };
+    enum { ROWS = VL == 16 ? 8 : 6 }; /* so that all sums stay in registers */
     int l = 0;
     for (; VL == 16 && l + 64 <= lanes; l += 64)
         for (int r = 0; r < rows; r += 4)
             lanes_product(4, 4, more, terms, a + r * a_row, a_row, a_term, b + l, b_term, out + r * out_row + l, out_row);
-    for (; l < lanes; l += 16)
-        for (int r = 0; r < rows; r += ROWS)
+    for (; l < lanes; l += 16) {
+        int r = 0;
+        for (; r + ROWS <= rows; r += ROWS)
             lanes_product(ROWS, 16 / VL, more, terms, a + r * a_row, a_row, a_term, b + l, b_term, out + r * out_row + l, out_row);
+        for (; r < rows; r += 2) /* of a multiple of 8, sixes leave an even number */
+            lanes_product(2, 16 / VL, more, terms, a + r * a_row, a_row, a_term, b + l, b_term, out + r * out_row + l, out_row);
+    }
 }
 
 /* out[column][row] = in[row][column], in blocks narrow enough for rows that share one cache set */
