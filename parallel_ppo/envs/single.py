@@ -94,7 +94,7 @@ class Single:
         try:
             self.observation, reward, terminated, truncated, info = self.env.step(self.action.write(action))
             self.reader.write(self.observation, row)
-            reward = float(reward)
+            reward, terminated, truncated = float(reward), bool(terminated), bool(truncated)
             if self.action_masks and not (terminated or truncated):  # nothing is chosen after an end
                 self.mask = self.action.read_mask(info)
         except Exception as error:
@@ -106,7 +106,7 @@ class Single:
         if number < MAX_REPLAY:
             self.log[number] = action
             self.rewards[number] = reward
-        return reward, bool(terminated), bool(truncated)
+        return reward, terminated, truncated
 
     def allowed(self, action: np.ndarray) -> np.ndarray:
         """The action, or one that the mask allows in its place."""

@@ -47,7 +47,8 @@ class Broken(gymnasium.Env):
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
         late = self.calls >= self.after
         reward = {"reward-nan": float("nan"), "reward-none": None}.get(self.fault, 1.0) if late else 1.0
-        return self._observation(), reward, False, False, {}
+        ended: Any = np.zeros(2, bool) if self.fault == "end-array" else False
+        return self._observation(), reward, ended, False, {}
 
 
 class Chain(gymnasium.Env):

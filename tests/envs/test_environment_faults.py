@@ -22,6 +22,7 @@ AT_ONCE = {
     "nan": "returned an observation with nan at index 1",
     "reward-nan": "gave the reward nan",
     "reward-none": "raised TypeError in step",
+    "end-array": "raised ValueError in step",
     "observation-space": "has the observation space Text(1, 5",
     "action-space": "has the action space Text(1, 5",
 }
