@@ -61,6 +61,7 @@ def train(
     _check_callable(stop_when, callbacks)
     if any(isinstance(callback, str) for callback in callbacks):
         values["logging.callbacks"] = [callback for callback in callbacks if isinstance(callback, str)]
+    _check_importable(values)
     flags = [f"--set={key}={_json(key, value)}" for key, value in values.items()]
     for flag, place in (("--config", config), ("--output-dir", output_dir), ("--resume", resume)):
         if place is not None:
@@ -108,6 +109,18 @@ def _check_callable(stop_when: Any, callbacks: Any) -> None:
         raise InputError(
             f"callbacks: got {callbacks!r:.80}; expected a list of functions or 'module:function'"
         )
+
+
+def _check_importable(values: Mapping[str, Any]) -> None:
+    """`__main__` is another module in every process."""
+    for key in ("env.id", "training.policy", "logging.callbacks"):
+        given = values.get(key)
+        for name in given if isinstance(given, list) else [given]:
+            if isinstance(name, str) and name.startswith("__main__:"):
+                raise InputError(
+                    f"{key}: {name!r} is in the running script or notebook, {ELSEWHERE} my_module.py) and give"
+                    f" 'my_module:{name.partition(':')[2]}'"
+                )
 
 
 def _env(env: Any) -> str:
