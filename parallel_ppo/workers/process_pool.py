@@ -121,11 +121,8 @@ class ProcessPool:
         for member in self.members:
             member.queue.append(task)
         self._work_until(lambda: steps.is_over() and not any(member.steps for member in self.members))
-        spans = steps.spans(task)
-        for kind in (Gradient, Reduce):
-            found = (span.seconds for span in spans if isinstance(span.task, kind))
-            self.longest[kind] = max(self.longest.get(kind, 0.0), max(found, default=0.0))
-        return spans
+        self.longest[Gradient] = max(self.longest.get(Gradient, 0.0), steps.longest_lane())
+        return steps.spans(task)
 
     def _end_rounds(self) -> None:
         if self.rounds is not None and self.rounds.is_open:

@@ -92,10 +92,19 @@ class Steps:
             return time.monotonic()
         return number, held
 
+    @property
+    def times(self) -> np.ndarray:
+        """[steps, items, TIMES] of the last update; nobody (-1) did what was not to be done."""
+        steps, items = self.view.steps, self.view.lanes + 3 * self.view.ranges
+        return self.memory.step_times[: steps * items].reshape(steps, items, kernel.TIMES)
+
+    def longest_lane(self) -> float:
+        began, ended, worker = np.moveaxis(self.times[:, : self.view.lanes], 2, 0)
+        return float(np.max((ended - began)[worker >= 0], initial=0.0))
+
     def spans(self, task: TakeSteps) -> list[Span]:
         """Who did what in the steps that are over."""
-        steps, lanes, ranges = self.view.steps, self.view.lanes, self.view.ranges
-        times = self.memory.step_times[: steps * (lanes + 3 * ranges)].reshape(steps, -1, kernel.TIMES)
+        times = self.times
         step, place = np.nonzero(times[:, :, 2] >= 0)
         began, ended, worker = times[step, place].T.tolist()
         tasks = self._tasks(task, step.tolist(), place.tolist())
