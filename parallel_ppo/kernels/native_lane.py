@@ -16,7 +16,6 @@ from parallel_ppo.kernels.native import allocate, load_library
 from parallel_ppo.kernels.numpy_loops import NumpyFunction, float_loop
 
 SLAB = "observation", "action", "log_prob", "value", "advantage", "target_return"
-MAX_LAYERS = 15  # MAX_POINTERS of lane.h
 _integer, _pointer, _number = ctypes.c_int64, ctypes.c_void_p, ctypes.c_double
 
 
@@ -77,7 +76,7 @@ class NativeLane:
         self.sizes = np.array(shape.sizes, np.int32)
         self.offsets, self.choices = np.array(shape.offsets, np.int64), np.array(shape.choices, np.int32)
         layers = len(shape.sizes) - 1
-        assert len(self.offsets) == 4 * layers + 4 and layers <= MAX_LAYERS and parameters.is_contiguous()
+        assert len(self.offsets) == 4 * layers + 4 and parameters.is_contiguous()
         mean, scale, clip = normalisation or (None, None, 0.0)
         self.kept = parameters, packed, mean, scale
         at = -1 if shape.log_std_offset is None else shape.log_std_offset

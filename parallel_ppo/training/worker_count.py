@@ -10,8 +10,7 @@ from itertools import pairwise
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.machine.iteration_model import WORTH_PROCESSES, Iteration, Pieces
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.workers.memory import workers_step
-from parallel_ppo.workers.native_lanes import computes_whole_lanes
+from parallel_ppo.workers.native_parts import computes_whole_lanes, workers_step
 
 # Seconds for the calls of one batched forward pass, an action and its bookkeeping; of one lane's gradient.
 FORWARD = {"torch": 8e-5, "native": 3e-5}

@@ -28,6 +28,7 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.policies import heads
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import buffer_file, playing
+from parallel_ppo.workers.native_parts import workers_step
 
 BLOCK = 16384  # parameters per block of the reduction; the gradient norm is summed block by block
 PAGE = 4096
@@ -45,8 +46,6 @@ CARRIED = "worker", "where the stamp says so"
 ROUND = "coordinator", "always; changes only between rounds"
 PLANNED = "coordinator", "in the steps of an update"
 STEPPED = "worker", "in the steps of an update"
-MOST_STEPPED = 1 << 22  # parameters that are kept twice, so that workers can step
-MOST_ROWS = 1 << 24  # samples of all epochs whose order is kept for them
 MAX_SCALARS = 32  # of an algorithm, for a minibatch
 
 
@@ -138,21 +137,6 @@ def fields(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Field
         field._replace(shape=(shape.num_slabs, *field.shape), in_file=in_file) if field.slab else field
         for field in table
     ]
-
-
-def workers_step(settings: Settings, num_parameters: int) -> bool:
-    """Whether workers take the optimizer's steps of an update without being asked for each (`steps.py`);
-    otherwise the coordinator takes them. The bits are the same.
-    """
-    training, shape = settings.training, settings.shape
-    return (
-        training.kernels == "native"
-        and training.optimizer == "adam"
-        and settings.cluster.nnodes == 1
-        and not (shape.lag or shape.num_actors or settings.curiosity.is_curious)
-        and num_parameters <= MOST_STEPPED
-        and shape.num_epochs * shape.steps_per_iteration <= MOST_ROWS
-    )
 
 
 def _step_fields(settings: Settings, p: int) -> list[Field]:

@@ -2,31 +2,17 @@
 
 from parallel_ppo.algorithms import ALGORITHMS, ppo
 from parallel_ppo.envs.contract import EnvSpec
-from parallel_ppo.kernels.native_lane import MAX_LAYERS, LaneLoss, LaneShape, NativeLane
+from parallel_ppo.kernels.native_lane import LaneLoss, LaneShape, NativeLane
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.policies.native_mlp import NativeMlp
 from parallel_ppo.settings.schema import Settings
-
-
-def computes_whole_lanes(settings: Settings, spec: EnvSpec) -> bool:
-    """Otherwise they are computed step by step (`Worker.differentiate`); the bits are the same."""
-    training = settings.training
-    return (
-        training.policy == "mlp"
-        and training.kernels == "native"
-        and ALGORITHMS[training.algorithm].loss_gradient is ppo.loss_gradient
-        and spec.action.kind in ("categorical", "gaussian")
-        and not spec.masks_actions
-        and spec.observation_dtype == "float32"
-        and training.augmentation == "none"
-        and not settings.curiosity.is_curious
-        and len(training.hidden_sizes) <= MAX_LAYERS
-    )
+from parallel_ppo.workers.native_parts import computes_whole_lanes
 
 
 def make_native_lane(settings: Settings, spec: EnvSpec, actor: Actor) -> NativeLane | None:
     training, network, shape = settings.training, actor.network, settings.shape
-    if not computes_whole_lanes(settings, spec) or not isinstance(network, NativeMlp):
+    is_clipped_loss = ALGORITHMS[training.algorithm].loss_gradient is ppo.loss_gradient
+    if not (computes_whole_lanes(settings, spec) and is_clipped_loss and isinstance(network, NativeMlp)):
         return None
     parameters, mean, scale = actor.tensors
     is_gaussian = spec.action.kind == "gaussian"

@@ -1,7 +1,7 @@
 """All optimizer steps of an update without the coordinator: workers claim lanes, sum them, judge the norm,
 run Adam and go on with the next minibatch (`kernels/steps.c`). One question for the whole update, one answer.
 
-Where this does not apply (`memory.workers_step`), the coordinator takes each step itself (`rounds.py`).
+Where this does not apply (`native_parts.py`), the coordinator takes each step itself (`rounds.py`).
 """
 
 import ctypes
@@ -15,7 +15,8 @@ from parallel_ppo.algorithms.optimizers import ADAM_BETAS
 from parallel_ppo.kernels import steps as kernel
 from parallel_ppo.kernels.rounds import ITEM_BITS
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.workers.memory import BLOCK, Memory, workers_step
+from parallel_ppo.workers.memory import BLOCK, Memory
+from parallel_ppo.workers.native_parts import workers_step
 from parallel_ppo.workers.observer import unobserved
 from parallel_ppo.workers.span import Span
 from parallel_ppo.workers.tasks import Apply, Gradient, Reduce, TakeSteps

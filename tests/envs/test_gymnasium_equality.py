@@ -57,7 +57,7 @@ def test_auto_starts_no_process_for_small_work_and_says_so(tmp_path: Path) -> No
         "--env",
         "CartPole-v1",
         "--num-envs",
-        "8",
+        "4",
         "--n-steps",
         "16",
         "--batch-size",
