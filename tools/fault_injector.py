@@ -78,7 +78,10 @@ def make_observer(worker: int | None) -> Callable[..., None]:
 
     if worker is None:
         return reach_in_coordinator
-    (plan.directory / f"pid-{worker}").write_text(str(os.getpid()))
+    mine = plan.directory / f"pid-{worker}"
+    half_written = mine.with_suffix(f".{os.getpid()}")  # another may read it at any moment
+    half_written.write_text(str(os.getpid()))
+    half_written.rename(mine)
     return reach_in_worker
 
 
