@@ -57,7 +57,7 @@ class Sampled(NamedTuple):
 
 
 class Rollout(Protocol):
-    """The collected columns, and where the targets go: see the table in `workers/memory.py`."""
+    """The collected columns, and where the targets go: see the table in `workers/memory_table.py`."""
 
     reward: np.ndarray
     value: np.ndarray

@@ -43,13 +43,8 @@ from parallel_ppo.training.planning import Plan, check_addresses, share_host
 from parallel_ppo.training.recorder import Recorder, Records
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.fork_server import ForkServer
-from parallel_ppo.workers.memory import (
-    Memory,
-    bytes_needed,
-    file_bytes_needed,
-    num_all_parameters,
-    settle,
-)
+from parallel_ppo.workers.memory import Memory, bytes_needed, file_bytes_needed, settle
+from parallel_ppo.workers.memory_table import num_all_parameters
 from parallel_ppo.workers.pool import NOT_RESTORED, InlinePool, Pool
 from parallel_ppo.workers.process_pool import ProcessPool
 from parallel_ppo.workers.worker import Worker

@@ -20,7 +20,7 @@ from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.gradient_parts import sum_blocks, write_squares
-from parallel_ppo.workers.memory import BLOCK
+from parallel_ppo.workers.memory_table import BLOCK
 from parallel_ppo.workers.pool import Pool
 from parallel_ppo.workers.span import Span
 from parallel_ppo.workers.tasks import Gradient, Reduce, Revalue

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parallel_ppo.storage.array_files import bytes_of
-from parallel_ppo.workers.memory import Field, Memory
+from parallel_ppo.workers.memory import Memory
+from parallel_ppo.workers.memory_table import Field
 
 Arrays = dict[str, np.ndarray]
 ALL = slice(None)
