@@ -1,4 +1,5 @@
-"""The processes that work: started, asked, watched, replaced, stopped.
+"""The pool of processes: who is asked what, watched, replaced. How a process starts and ends:
+`worker_processes.py`.
 
 A task is pinned to the worker that owns the slice (`Open`, `Collect`) or free (`Gradient`, `Reduce`,
 `Evaluate`): free tasks go to the owner of their slice first and to whoever is idle after that. A worker
@@ -6,22 +7,15 @@ that dies, hangs, stops or raises is killed, confirmed dead and replaced; its sl
 the iteration started and its tasks are asked again.
 """
 
-import contextlib
-import os
-import selectors
-import signal
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from parallel_ppo.exits import NumbersError, RestartsExhausted
-from parallel_ppo.machine.cgroup import oom_kills
 from parallel_ppo.machine.signals import NoSignals
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.workers.fork_server import Child, ForkServer, ForkServerLost, is_stopped
+from parallel_ppo.workers.fork_server import ForkServer, is_stopped
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import NOT_RESTORED, opening_task
 from parallel_ppo.workers.process import Done, Failed, RoundDone
@@ -29,7 +23,8 @@ from parallel_ppo.workers.rounds import make_rounds
 from parallel_ppo.workers.span import Span
 from parallel_ppo.workers.steps import make_steps
 from parallel_ppo.workers.tasks import Collect, Gradient, Join, Open, Question, Reduce, TakeSteps, Task
-from parallel_ppo.workers.worker_handle import WorkerHandle, describe_end, is_dead
+from parallel_ppo.workers.worker_handle import WorkerHandle
+from parallel_ppo.workers.worker_processes import WorkerProcesses, is_dead
 
 DEPTH = 2  # tasks in a worker's hands: one to do and one waiting, so that it never idles between them
 POLL = 0.5
@@ -37,9 +32,6 @@ FIRST_DEADLINE = 600.0
 LEAST_DEADLINE = 30.0
 DEADLINE_FACTOR = 20.0
 GAP = 10.0  # the coordinator itself was stopped or suspended: deadlines start anew
-FORK_SERVER_ATTEMPTS = 3
-GOODBYE = 2.0  # for closing environments
-KILL_PATIENCE = 60.0  # what does not go is stuck in the kernel (a dead file server, a broken disk)
 
 
 class ProcessPool:
@@ -58,9 +50,9 @@ class ProcessPool:
         """`on_fault` gets a line for every worker that is lost; `on_event` the facts, and again when it
         is replaced.
         """
-        self.settings, self.memory, self.fork_server, self.on_fault = settings, memory, fork_server, on_fault
-        self.signals, self.on_event = signals or NoSignals(), on_event
-        fork_server.check = self.signals.check
+        self.settings, self.memory, self.on_fault, self.on_event = settings, memory, on_fault, on_event
+        self.signals = signals or NoSignals()
+        self.processes = WorkerProcesses(fork_server, memory.descriptors, self.signals)
         self.num_workers, self.restarts, self.exact = len(cpus), 0, True
         self.members = [
             WorkerHandle(index, cpu, list(_evenly(slices, self.num_workers, index)))
@@ -68,10 +60,6 @@ class ProcessPool:
         ]
         self.owners = {index: member.index for member in self.members for index in member.slices}
         self.slice_iteration = dict.fromkeys(slices, first_iteration)
-        self.selector = selectors.DefaultSelector()
-        if self.signals.waker is not None:
-            self.selector.register(self.signals.waker, selectors.EVENT_READ, None)
-        self.oom_kills = oom_kills(Path("/"))
         self.longest: dict[type, float] = {}
         self.rounds = make_rounds(memory, self.num_workers, settings.shape.lag)
         self.steps = make_steps(settings, memory, self.num_workers)
@@ -85,7 +73,8 @@ class ProcessPool:
 
     @property
     def pids(self) -> list[int]:
-        return [self.fork_server.process.pid, *(member.child.pid for member in self.members if member.child)]
+        children = [member.child.pid for member in self.members if member.child]
+        return [self.processes.fork_server.process.pid, *children]
 
     # --- asking ---------------------------------------------------------------------------------------------
 
@@ -151,7 +140,7 @@ class ProcessPool:
         while not is_done():
             for member in self.members:
                 self._feed(member)
-            for key, _ in self.selector.select(POLL):
+            for key, _ in self.processes.selector.select(POLL):
                 self._event(key.fileobj, key.data)
             self.signals.check()
             if time.monotonic() - last_poll > POLL:
@@ -280,46 +269,28 @@ class ProcessPool:
     # --- starting, replacing, stopping ----------------------------------------------------------------------
 
     def _start(self, member: WorkerHandle) -> None:
-        member.child = self._spawn(member)
-        member.channel = Connection(member.child.socket.detach())
-        member.stopped_polls = 0
-        self.selector.register(member.channel, selectors.EVENT_READ, member)
-        self.selector.register(member.child.pidfd, selectors.EVENT_READ, member)
+        self.processes.start(member)
         for slice_index in reversed(member.slices):
             task = opening_task(self.memory, slice_index, self.slice_iteration[slice_index])
             self.waiting.add(task)
             member.queue.appendleft(task)
 
-    def _spawn(self, member: WorkerHandle) -> Child:
-        reason = ""
-        for _ in range(FORK_SERVER_ATTEMPTS):
-            try:
-                return self.fork_server.spawn(member.index, member.cpu, self.memory.descriptors)
-            except ForkServerLost as lost:
-                reason = str(lost)
-                # The workers of the lost one die with it, and are replaced in turn.
-                self.fork_server = self.fork_server.again()
-        raise RestartsExhausted(
-            f"worker {member.index} cannot be started: {reason}, {FORK_SERVER_ATTEMPTS} times in a row"
-        )
-
     def _replace(self, member: WorkerHandle, what: str) -> None:
         """The old incarnation is confirmed dead before the new one is asked: nobody writes late."""
         assert member.child is not None
         pid, noticed = member.child.pid, time.monotonic()
-        self._remove(member)
+        self.processes.kill(member)
         if self.rounds is not None:
             self.rounds.free(member.index)
         if self.steps is not None:
             self.steps.free(member.index)
-        status = self.fork_server.status_of(pid)
+        cause = self.processes.cause_of_end(pid, what)
         again = [task for task in (*member.outstanding, *member.queue) if not isinstance(task, Open)]
         self.waiting -= {task for task in (*member.outstanding, *member.queue) if isinstance(task, Open)}
         member.outstanding.clear()
         member.queue = deque(again)
         member.restarts += 1
         self.restarts += 1
-        cause = self._out_of_memory(status) or describe_end(what, status)
         iteration = max(self.slice_iteration.values(), default=0)
         last_line = member.traceback.strip().splitlines()[-1] if member.traceback else ""
         is_same = bool(member.traceback) and member.traceback == member.earlier_traceback
@@ -343,60 +314,21 @@ class ProcessPool:
         member.earlier_traceback, member.traceback, member.lost_at = member.traceback, "", noticed
         self._start(member)
 
-    def _out_of_memory(self, status: int | None) -> str | None:
-        """The kernel kills with SIGKILL too, and counts it."""
-        if status not in (None, -signal.SIGKILL):
-            return None
-        before, self.oom_kills = self.oom_kills, oom_kills(Path("/"))
-        if self.oom_kills <= before:
-            return None
-        return (
-            "was killed by the kernel for lack of memory (use fewer environments or workers, or raise the"
-            " limit)"
-        )
-
-    def _remove(self, member: WorkerHandle) -> None:
-        if member.child is None or member.channel is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(member.child.pidfd, signal.SIGKILL)
-        if not is_dead(member.child, KILL_PATIENCE):
-            raise RestartsExhausted(
-                f"worker {member.index} (pid {member.child.pid}) cannot be killed: it is stuck in the kernel,"
-                " which a broken disk or file server can cause"
-            )
-        self.selector.unregister(member.channel)
-        self.selector.unregister(member.child.pidfd)
-        member.channel.close()
-        os.close(member.child.pidfd)
-        member.child, member.channel = None, None
-
     def iteration_done(self) -> None:
         for member in self.members:
             member.restarts, member.earlier_traceback = 0, ""
 
     def close(self) -> None:
-        """May be called twice, and at any moment. Who is idle closes its environments first; who is busy
-        is killed.
-        """
-        deadline = time.monotonic() + GOODBYE
+        """May be called twice, and at any moment."""
         is_between_rounds = self.rounds is not None and self.rounds.is_done()
         self._end_rounds()
-        for member in self.members:
-            if member.child is not None and member.channel is not None:
-                with contextlib.suppress(OSError):
-                    waits = is_between_rounds and list(member.outstanding) == [Join(self.num_workers)]
-                    if (member.outstanding and not waits) or member.background:
-                        signal.pidfd_send_signal(member.child.pidfd, signal.SIGKILL)
-                    else:
-                        member.channel.send(None)
-        for member in self.members:
-            if member.child is not None:
-                is_dead(member.child, max(0.0, deadline - time.monotonic()))
-            with contextlib.suppress(RestartsExhausted):
-                self._remove(member)
-        self.selector.close()
-        self.fork_server.close()
+        waits = [Join(self.num_workers)] if is_between_rounds else []
+        busy = [
+            member
+            for member in self.members
+            if list(member.outstanding) not in ([], waits) or member.background
+        ]
+        self.processes.close(self.members, busy)
 
 
 def _evenly(slices: range, parts: int, index: int) -> range:

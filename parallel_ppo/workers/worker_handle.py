@@ -1,8 +1,6 @@
 """One place in the pool and the process that fills it now."""
 
 import contextlib
-import select
-import signal
 import time
 from collections import deque
 from multiprocessing.connection import Connection
@@ -48,21 +46,3 @@ class WorkerHandle:
         if self.channel is not None:
             with contextlib.suppress(OSError):
                 self.channel.send(Later(task))
-
-
-def is_dead(child: Child, timeout: float = 0.0) -> bool:
-    """`poll` needs no descriptor of its own: it works when they have run out."""
-    sentinel = select.poll()
-    sentinel.register(child.pidfd, select.POLLIN)
-    return bool(sentinel.poll(timeout * 1000))
-
-
-def describe_end(what: str, status: int | None) -> str:
-    if what != "died" or status is None:
-        return what
-    if status >= 0:
-        return f"exited with code {status}"
-    try:
-        return f"was killed by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"was killed by signal {-status}"
