@@ -16,6 +16,7 @@ KILL_PATIENCE = 2.0  # longer lives only what is stuck in the kernel
 COORDINATOR_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 LIBRARY = ctypes.CDLL(None)
 LOOK_EVERY = 0.1  # seconds
+KEEPER = b"ppo-keeper"  # what the kernel calls who ends after its parent, with all its descendants
 OUTLIVES = "PARALLEL_PPO_OUTLIVES"  # in the environment of what ends by itself, after whoever started it
 
 
@@ -36,6 +37,18 @@ def adopt_orphans(is_on: bool = True) -> None:
     LIBRARY.prctl(PR_SET_CHILD_SUBREAPER, int(is_on))
 
 
+def become_keeper() -> None:
+    """For who kills all its descendants when it sees that its parent has ended. It must live until then: from
+    here on a watcher of the parent leaves it alone, and a parent's end wakes it should it be stopped.
+    """
+    name = Path("/proc/self/comm")
+    before = name.read_bytes().strip()
+    os.register_at_fork(after_in_child=lambda: name.write_bytes(before))
+    adopt_orphans()
+    die_with_parent(signal.SIGCONT)
+    name.write_bytes(KEEPER)
+
+
 def ignore_signals() -> None:
     """With handlers that do nothing, not SIG_IGN: what is started from here has the usual signals again,
     after exec and after fork.
@@ -52,21 +65,23 @@ def ignore_signals() -> None:
 
 
 def kill_descendants(keep: frozenset[int] = frozenset()) -> None:
-    """All but the children in `keep` and theirs. Orphans come to this process, so nobody escapes by
-    ending its parent.
+    """All but the children in `keep` and theirs. What a killed child leaves behind comes to this process, so
+    nobody escapes by ending its parent.
     """
     import psutil
 
-    deadline = time.monotonic() + KILL_PATIENCE
-    while time.monotonic() < deadline:
-        found = [child for child in psutil.Process().children() if child.pid not in keep]
-        if not found:
+    known: set[int] = set()
+    deadline = 0.0
+    while found := {child.pid for child in psutil.Process().children()} - keep:
+        if found - known:
+            known |= found
+            deadline = time.monotonic() + KILL_PATIENCE
+        elif time.monotonic() > deadline:
             return
-        for child in found:
-            with contextlib.suppress(psutil.NoSuchProcess, ChildProcessError):
-                for process in (child, *child.children(recursive=True)):
-                    process.kill()
-                os.waitpid(child.pid, os.WNOHANG)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError, ChildProcessError):
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
         time.sleep(0.002)
 
 
@@ -108,8 +123,8 @@ class Guarded:
 
 def _guard(work: Callable[[], None], watched: int) -> None:
     os.setsid()
-    adopt_orphans()
     ignore_signals()
+    become_keeper()
     guard = os.getpid()
     worker = os.fork()
     if worker == 0:
@@ -130,6 +145,7 @@ def watching_descendants() -> Iterator[None]:
 
     It cannot be what `Guarded` is, a process under a guard: it has the terminal, for Ctrl-C and debuggers.
     So another process looks at its descendants now and then; it misses what is younger than its last look.
+    Those of the fork server and of guards are left to them, who miss nobody.
     """
     adopt_orphans()
     watched = os.pidfd_open(os.getpid())
@@ -156,10 +172,12 @@ def _watch(process: int, ended: int) -> None:
     while not select.select([ended], [], [], LOOK_EVERY)[0]:
         _learn_of(process, known)
     for pid in list(known):
-        _learn_of(pid, known)
-    for descriptor in known.values():
-        with contextlib.suppress(ProcessLookupError):
-            signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        if not _ends_by_itself(pid):
+            _learn_of(pid, known)
+    for pid, descriptor in known.items():
+        if not _ends_by_itself(pid):  # it may have become a keeper since it was learned of
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
 
 def _learn_of(process: int, known: dict[int, int]) -> None:
@@ -179,8 +197,16 @@ def _descendants(process: int) -> Iterator[int]:
     for task in Path(f"/proc/{process}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             children += task.read_text().split()
-    for child in children:
-        with contextlib.suppress(OSError):  # it has ended
-            if f"{OUTLIVES}=".encode() not in Path(f"/proc/{child}/environ").read_bytes():
-                yield int(child)
-                yield from _descendants(int(child))
+    for child in map(int, children):
+        if not _ends_by_itself(child):
+            yield child
+            yield from _descendants(child)
+
+
+def _ends_by_itself(process: int) -> bool:
+    place = Path(f"/proc/{process}")
+    try:
+        is_keeper = (place / "comm").read_bytes().strip() == KEEPER
+        return is_keeper or f"{OUTLIVES}=".encode() in (place / "environ").read_bytes()
+    except OSError:
+        return True  # it has

@@ -25,6 +25,7 @@ from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.machine.descendants import (
     COORDINATOR_SIGNALS,
     adopt_orphans,
+    become_keeper,
     die_with_parent,
     ignore_signals,
     kill_descendants,
@@ -175,8 +176,7 @@ def main() -> None:
     sys.path[:] = hello["path"]
     settings, spec = Settings.model_validate(hello["settings"]), EnvSpec.from_json(hello["spec"])
     _import_everything(settings)
-    adopt_orphans()
-    die_with_parent(signal.SIGCONT)  # the socket tells of the parent's death, unless this process is stopped
+    become_keeper()  # the socket tells of the parent's death
     with contextlib.suppress(OSError):  # the coordinator is gone
         _serve(channel, settings, spec)
     kill_descendants()

@@ -269,14 +269,15 @@ def test_nothing_outlives_a_process_that_makes_its_environments_itself(tmp_path,
     assert trainer.wait() == -signal.SIGKILL
 
 
-def test_nothing_outlives_a_killed_film(tmp_path, monkeypatch):
+@pytest.mark.parametrize("script", ["evaluate.py", "play.py"])
+def test_nothing_outlives_a_killed_evaluation_or_film(tmp_path, monkeypatch, script):
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "workers"))
     assert train.train_sequential(alone(helped(tmp_path, "--total-timesteps", "32"))) == 0
     for trace in (tmp_path / "helpers").iterdir():
         trace.unlink()
     command = [
         sys.executable,
-        str(ROOT / "play.py"),
+        str(ROOT / script),
         str(tmp_path / "run"),
         "--num-episodes",
         "10000",
