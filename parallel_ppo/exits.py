@@ -1,5 +1,6 @@
 """How a run may end: exit codes and the exceptions that carry them to the command line."""
 
+import signal
 from enum import IntEnum
 
 from parallel_ppo.printable import printable
@@ -83,3 +84,11 @@ class Interrupted(BaseException):
         super().__init__(signal_name)
         self.code = code
         self.signal_name = signal_name
+
+
+def is_interruption(error: BaseException) -> bool:
+    """By the user, not by code of the user's that raises what it likes: where Ctrl-C has a handler of ours,
+    nobody else's KeyboardInterrupt is one.
+    """
+    is_left_to_python = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    return isinstance(error, Interrupted) or (isinstance(error, KeyboardInterrupt) and is_left_to_python)

@@ -11,7 +11,7 @@ import numpy as np
 from parallel_ppo.envs import trial
 from parallel_ppo.envs.contract import EnvSpec, Step, View
 from parallel_ppo.envs.single import MAX_REPLAY, Single, one_line
-from parallel_ppo.exits import EnvironmentFault, InputError, NumbersError
+from parallel_ppo.exits import EnvironmentFault, InputError, NumbersError, is_interruption
 from parallel_ppo.settings.named_code import find
 from parallel_ppo.settings.schema import EnvSettings
 
@@ -29,7 +29,9 @@ def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env
         raise InputError(
             f"env.id: {settings.id} needs a package that is missing: {one_line(error)}"
         ) from None
-    except Exception as error:
+    except BaseException as error:
+        if is_interruption(error):
+            raise
         raise InputError(
             f"env.id: {settings.id} cannot be made ({type(error).__name__}: {one_line(error)})"
         ) from None
@@ -46,7 +48,9 @@ def _wrap(env: gymnasium.Env, path: str, options: dict[str, Any]) -> gymnasium.E
     }
     try:
         return wrapper(env, **options)
-    except Exception as error:
+    except BaseException as error:
+        if is_interruption(error):
+            raise
         name = env.spec.id if env.spec else str(env)
         raise InputError(
             f"env.wrappers: {path} cannot wrap {name} ({type(error).__name__}: {one_line(error)})"

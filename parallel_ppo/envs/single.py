@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 
 from parallel_ppo.envs.spaces import Misfit, action_writer, observation_reader
-from parallel_ppo.exits import EnvironmentFault, NumbersError
+from parallel_ppo.exits import EnvironmentFault, NumbersError, is_interruption
 from parallel_ppo.keyed import integer_seed
 
 MAX_REPLAY = 10_000
@@ -84,7 +84,7 @@ class Single:
                 self.action_masks = "action_mask" in info
             if self.action_masks:
                 self.mask = self.action.read_mask(info)
-        except Exception as error:
+        except BaseException as error:
             self._blame("reset", error)
 
     def step(self, action: np.ndarray, row: np.ndarray) -> tuple[float, bool, bool]:
@@ -97,7 +97,7 @@ class Single:
             reward, terminated, truncated = float(reward), bool(terminated), bool(truncated)
             if self.action_masks and not (terminated or truncated):  # nothing is chosen after an end
                 self.mask = self.action.read_mask(info)
-        except Exception as error:
+        except BaseException as error:
             self._blame("step", error)
         if not -LARGEST <= reward <= LARGEST:
             raise NumbersError(
@@ -112,7 +112,9 @@ class Single:
         """The action, or one that the mask allows in its place."""
         return action if not self.mask.size else self.action.allowed(action, self.mask)
 
-    def _blame(self, call: str, error: Exception) -> NoReturn:
+    def _blame(self, call: str, error: BaseException) -> NoReturn:
+        if is_interruption(error):
+            raise error
         if isinstance(error, Misfit):
             detail = f"returned from {call} {error}"
         else:
@@ -151,7 +153,7 @@ class Single:
         try:
             own = {f"own.{key}": np.asarray(value) for key, value in self.own.get_state().items()}
             return pack_arrays(arrays | own)
-        except Exception as error:
+        except BaseException as error:
             self._blame("get_state", error)
 
     def _reward_sum(self) -> np.ndarray:
@@ -192,7 +194,7 @@ class Single:
             self.own.set_state(
                 {key[4:]: value.copy() for key, value in arrays.items() if key.startswith("own.")}
             )
-        except Exception as error:
+        except BaseException as error:
             self._blame("set_state", error)
         limit = _time_limit(self.env)
         if limit is not None:
@@ -201,7 +203,7 @@ class Single:
             self.env.unwrapped.np_random.bit_generator.state = json.loads(arrays["random"].tobytes())
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """Where in the user's code."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     return f" ({frames[-1].filename.rpartition('/')[2]} line {frames[-1].lineno})" if frames else ""

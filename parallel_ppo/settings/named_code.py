@@ -5,7 +5,7 @@ import os
 import sys
 from typing import Any
 
-from parallel_ppo.exits import InputError
+from parallel_ppo.exits import InputError, is_interruption
 
 
 def import_for(key: str, module: str, path: str) -> Any:
@@ -14,7 +14,9 @@ def import_for(key: str, module: str, path: str) -> Any:
         sys.path.append(os.getcwd())  # last: nothing here can take the place of an installed package
     try:
         return importlib.import_module(module)
-    except Exception as error:
+    except BaseException as error:
+        if is_interruption(error):
+            raise
         detail = " ".join(str(error).split())[:200]
         raise InputError(
             f"{key}: cannot import {module!r} for {path!r} ({type(error).__name__}: {detail}); "

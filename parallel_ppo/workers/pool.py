@@ -8,7 +8,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
-from parallel_ppo.exits import RestartsExhausted, RunError
+from parallel_ppo.exits import RestartsExhausted, RunError, is_interruption
 from parallel_ppo.machine.signals import NoSignals
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.span import Span
@@ -103,7 +103,9 @@ class InlinePool:
             yield
         except RunError:
             raise
-        except Exception as error:
+        except BaseException as error:
+            if is_interruption(error):
+                raise
             raise RestartsExhausted(
                 f"{type(error).__name__}: {' '.join(str(error).split())[:300]} (in {task}); there is no"
                 f" worker to replace here\n{traceback.format_exc()}"

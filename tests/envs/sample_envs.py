@@ -13,6 +13,13 @@ import numpy as np
 from gymnasium import spaces
 
 
+class Leaves(BaseException):
+    """Neither an Exception nor one of Python's."""
+
+
+LEAVES = {"exit": SystemExit, "interrupt": KeyboardInterrupt, "leave": Leaves}
+
+
 class Broken(gymnasium.Env):
     """Fine until call number `after` (0 is the first reset), then broken as `fault` says."""
 
@@ -33,6 +40,8 @@ class Broken(gymnasium.Env):
             return np.zeros((8, 8, 3), np.float64 if now else np.uint8)
         if now and self.fault == "raise":
             raise ValueError("the door\nis locked")
+        if now and self.fault in LEAVES:
+            raise LEAVES[self.fault]("the door\nis locked")
         wrong = {
             "shape": np.zeros(4, np.float32),
             "dtype": np.array(["a", "b", "c"]),

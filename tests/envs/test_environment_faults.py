@@ -16,6 +16,8 @@ SMALL = ["--num-envs", "4", "--n-steps", "16", "--batch-size", "16", "--total-ti
 
 AT_ONCE = {
     "raise": "raised ValueError in reset (sample_envs.py line ",
+    "exit": "raised SystemExit in reset (sample_envs.py line ",
+    "leave": "raised Leaves in reset (sample_envs.py line ",
     "shape": "returned from reset an observation of shape (4,); its observation_space says (3,)",
     "dtype": "returned from reset an observation of type <U1; its observation_space says float32",
     "image-dtype": "returned from reset an observation of type float64; its observation_space says uint8",
@@ -51,6 +53,9 @@ def test_found_before_anything_starts(fault: str, tmp_path: Path, capsys: pytest
 
 LATER = {
     "raise": (4, "raised ValueError in step (sample_envs.py line "),
+    "exit": (4, "raised SystemExit in step (sample_envs.py line "),
+    "interrupt": (4, "raised KeyboardInterrupt in step (sample_envs.py line "),
+    "leave": (4, "raised Leaves in step (sample_envs.py line "),
     "shape": (4, "returned from step an observation of shape (4,)"),
     "nan": (3, "returned an observation with nan at index 1"),
     "reward-nan": (3, "gave the reward nan"),
