@@ -3,6 +3,7 @@ seeds.
 """
 
 import functools
+import sys
 from typing import Any
 
 import gymnasium
@@ -10,8 +11,9 @@ import numpy as np
 
 from parallel_ppo.envs import trial
 from parallel_ppo.envs.contract import EnvSpec, Step, View
-from parallel_ppo.envs.single import MAX_REPLAY, Single, one_line
+from parallel_ppo.envs.single import CLOSE_PATIENCE, MAX_REPLAY, Single, one_line
 from parallel_ppo.exits import EnvironmentFault, InputError, NumbersError, is_interruption
+from parallel_ppo.printable import printable
 from parallel_ppo.settings.named_code import find
 from parallel_ppo.settings.schema import EnvSettings
 
@@ -68,7 +70,11 @@ def probe(settings: EnvSettings) -> EnvSpec:
         detail = str(error).removeprefix(single.where)
         raise InputError(f"env.id: {settings.id}{detail}") from None
     finally:
-        single.close()
+        has_closed = single.close()
+    if not has_closed:
+        raise InputError(
+            f"env.id: {settings.id} did not return from close within {CLOSE_PATIENCE:g} s; fix the environment"
+        )
     return EnvSpec(
         single.reader.shape,
         single.reader.dtype,
@@ -177,4 +183,7 @@ class GymnasiumSlice:
 
     def close(self) -> None:
         for single in self.singles:
-            single.close()
+            if not single.close():
+                line = f"{single.where} did not return from close within {CLOSE_PATIENCE:g} s; left as it is"
+                print(f"warning: {printable(line)}", file=sys.stderr)
+                return  # the others of its kind would not either

@@ -6,7 +6,6 @@ and the rewards. An environment that offers `get_state()`/`set_state(arrays)` in
 instead.
 """
 
-import contextlib
 import io
 import json
 import math
@@ -22,8 +21,10 @@ from gymnasium.wrappers import OrderEnforcing, PassiveEnvChecker, TimeLimit
 from parallel_ppo.envs.spaces import Misfit, action_writer, observation_reader
 from parallel_ppo.exits import EnvironmentFault, NumbersError, is_interruption
 from parallel_ppo.keyed import integer_seed
+from parallel_ppo.machine.signals import TimeUp, time_limit
 
 MAX_REPLAY = 10_000
+CLOSE_PATIENCE = 3.0  # seconds; the trial, which closes a few, has 10
 LARGEST = float(np.finfo(np.float32).max)
 TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, TimeLimit)  # their only state is the number of steps
 
@@ -63,10 +64,17 @@ class Single:
         self.env, self.was_used = self.make_env(), False
         self.own = own_state(self.env) if self.use_own_state else None
 
-    def close(self) -> None:
-        """What an environment does wrong while it closes no longer matters."""
-        with contextlib.suppress(Exception):
-            self.env.close()
+    def close(self) -> bool:
+        """What an environment does wrong while it closes no longer matters; False if it did not return."""
+        try:
+            with time_limit(CLOSE_PATIENCE):
+                self.env.close()
+        except TimeUp:
+            return False
+        except BaseException as error:
+            if is_interruption(error):
+                raise
+        return True
 
     def reset(self, row: np.ndarray) -> None:
         """Opens the next episode and writes its first observation into `row`."""

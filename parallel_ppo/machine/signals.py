@@ -10,6 +10,7 @@ import contextlib
 import os
 import signal
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
@@ -21,6 +22,29 @@ ENDINGS = {
     signal.SIGHUP: ExitCode.PREEMPTED,
     signal.SIGUSR1: ExitCode.PREEMPTED,
 }
+
+
+class TimeUp(BaseException):
+    """Not an Exception, so that no handler of the user's eats it."""
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """TimeUp in Python code that takes longer. Only the main thread can be told."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def tell(number: int, frame: FrameType | None) -> None:
+        raise TimeUp
+
+    previous = signal.signal(signal.SIGALRM, tell)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
 
 
 class NoSignals:

@@ -59,6 +59,10 @@ class Broken(gymnasium.Env):
         ended: Any = np.zeros(2, bool) if self.fault == "end-array" else False
         return self._observation(), reward, ended, False, {}
 
+    def close(self) -> None:
+        while self.fault == "close" and self.calls >= self.after:
+            time.sleep(0.1)
+
 
 class Chain(gymnasium.Env):
     """Reward 1 a step for ever; the episode ends or is cut after `length` steps. Always the same

@@ -25,6 +25,7 @@ AT_ONCE = {
     "reward-nan": "gave the reward nan",
     "reward-none": "raised TypeError in step",
     "end-array": "raised ValueError in step",
+    "close": "did not return from close within 3 s",
     "observation-space": "has the observation space Text(1, 5",
     "action-space": "has the action space Text(1, 5",
 }
@@ -69,6 +70,15 @@ def test_found_while_training(fault: str, tmp_path: Path, capsys: pytest.Capture
     assert (code, error.count("\n")) == (LATER[fault][0], 1)
     assert f"error: environment 0 ({ENV}" in error and LATER[fault][1] in error
     assert (tmp_path / "summary.json").exists()
+
+
+def test_a_close_that_never_returns_does_not_keep_a_finished_run(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    after_what_is_tried_first = 10
+    assert train.train_sequential(arguments("close", after_what_is_tried_first, tmp_path)) == 0
+    [line] = capsys.readouterr().err.splitlines()
+    assert line.startswith("warning: environment 0") and "did not return from close" in line
 
 
 def test_a_state_that_outgrows_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
