@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv, Trial
 from parallel_ppo.settings import env_names
 from parallel_ppo.settings.schema import EnvSettings, Settings
+from parallel_ppo.storage import working_folder
 
 if TYPE_CHECKING:
     import gymnasium
@@ -17,7 +18,8 @@ def probe(settings: Settings) -> EnvSpec:
         return procgen.SPEC
     from parallel_ppo.envs import gymnasium
 
-    return gymnasium.probe(settings.env)
+    with working_folder.kept():
+        return gymnasium.probe(settings.env)
 
 
 def examine(settings: Settings) -> Trial:

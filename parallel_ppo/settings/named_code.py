@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from parallel_ppo.exits import InputError, is_interruption
+from parallel_ppo.storage import working_folder
 
 
 def import_for(key: str, module: str, path: str) -> Any:
@@ -13,7 +14,8 @@ def import_for(key: str, module: str, path: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last: nothing here can take the place of an installed package
     try:
-        return importlib.import_module(module)
+        with working_folder.kept():
+            return importlib.import_module(module)
     except BaseException as error:
         if is_interruption(error):
             raise

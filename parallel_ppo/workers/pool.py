@@ -10,6 +10,7 @@ from typing import Protocol
 
 from parallel_ppo.exits import RestartsExhausted, RunError, is_interruption
 from parallel_ppo.machine.signals import NoSignals
+from parallel_ppo.storage.working_folder import WorkingFolder
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.span import Span
 from parallel_ppo.workers.steps import Steps, StepTaker, make_steps
@@ -64,9 +65,11 @@ class InlinePool:
         self.num_workers, self.restarts = 1, 0
         self.steps = make_steps(worker.settings, worker.memory, self.num_workers)
         self.taker = None if self.steps is None else StepTaker(worker)
-        self.exact = all(
-            [worker.run(opening_task(worker.memory, index, first_iteration)) for index in slices]
-        )
+        self.folder, self.is_closed = WorkingFolder(), False
+        with self.folder.entered():
+            self.exact = all(
+                [worker.run(opening_task(worker.memory, index, first_iteration)) for index in slices]
+            )
 
     def run(self, tasks: Iterable[Task]) -> list[Span]:
         spans = []
@@ -74,7 +77,7 @@ class InlinePool:
             if isinstance(task, Collect):
                 self.worker.memory.steps_done[task.slice_index] = 0
             started = time.monotonic()
-            with self.signals.interruptible(), self._explained(task):
+            with self.folder.entered(), self.signals.interruptible(), self._explained(task):
                 self.worker.run(task)
             spans.append(Span(0, task, started, time.monotonic()))
         return spans
@@ -119,7 +122,13 @@ class InlinePool:
         pass
 
     def close(self) -> None:
-        self.worker.close()
+        """May be called twice."""
+        if self.is_closed:
+            return
+        self.is_closed = True
+        with self.folder.entered():
+            self.worker.close()
+        self.folder.close()
 
 
 def opening_task(memory: Memory, slice_index: int, iteration: int) -> Open:

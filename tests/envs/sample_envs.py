@@ -32,6 +32,8 @@ class Broken(gymnasium.Env):
         )
         if fault == "observation-space":
             self.observation_space = spaces.Text(5)
+        if fault == "chdir":
+            os.chdir("/")
         self.action_space = spaces.Text(5) if fault == "action-space" else spaces.Discrete(2)
 
     def _observation(self) -> Any:
@@ -57,6 +59,7 @@ class Broken(gymnasium.Env):
         late = self.calls >= self.after
         reward = {"reward-nan": float("nan"), "reward-none": None}.get(self.fault, 1.0) if late else 1.0
         ended: Any = np.zeros(2, bool) if self.fault == "end-array" else False
+        assert self.fault != "chdir" or os.getcwd() == "/"
         return self._observation(), reward, ended, False, {}
 
     def close(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from parallel_ppo.commands import train
+from parallel_ppo.commands.evaluate import evaluate
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV = "tests.envs.sample_envs:Broken-v0"
@@ -79,6 +80,18 @@ def test_a_close_that_never_returns_does_not_keep_a_finished_run(
     assert train.train_sequential(arguments("close", after_what_is_tried_first, tmp_path)) == 0
     [line] = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: environment 0") and "did not return from close" in line
+
+
+def test_a_relative_folder_stays_where_it_is_when_an_environment_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert train.train_sequential(arguments("chdir", 0, Path("run"))) == 0
+    assert (tmp_path / "run" / "summary.json").exists()
+    assert (
+        evaluate(["run", "--num-episodes", "1", "--num-workers", "1", "--output", "one.json", "--quiet"]) == 0
+    )
+    assert (tmp_path / "one.json").exists() and Path.cwd() == tmp_path
 
 
 def test_a_state_that_outgrows_its_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
