@@ -227,7 +227,7 @@ def test_broken_checkpoints_are_refused_in_one_line(tmp_path):
 def test_broken_configurations_are_refused_in_one_line(tmp_path):
     report = in_a_process_of_its_own(chaos_mutations.mutate_configs, tmp_path, 250)
     assert report["failures"] == [] and report["executions"] == 0
-    assert report["refused"] > 150 and report["slowest_s"] < 5
+    assert report["refused"] > 150 and report["peak_memory_growth_mb"] < 100
 
 
 def test_saving_copies_nothing(world, tmp_path):
