@@ -53,6 +53,11 @@ class Process:
         self.process.wait()
 
 
+def image_of(policy: str) -> tuple[int, int, int]:
+    side = NETWORKS[policy].usual_side
+    return side, side, 3
+
+
 def compute(policy: str, cpu: int) -> None:
     """For every number of seconds on standard input: samples per second over that time."""
     if cpu != ANYWHERE:
@@ -62,11 +67,12 @@ def compute(policy: str, cpu: int) -> None:
 
     from parallel_ppo.kernels.native import NativeTrunk, parameter_shapes
 
+    image = image_of(policy)
     torch.manual_seed(0)
-    parameters = [(torch.rand(shape) * 2 - 1) * 0.05 for shape in parameter_shapes(policy, 3)]
+    parameters = [(torch.rand(shape) * 2 - 1) * 0.05 for shape in parameter_shapes(policy, image)]
     gradients = [torch.empty_like(parameter) for parameter in parameters]
-    observation = torch.randint(0, 256, (LANE, 64, 64, 3), dtype=torch.uint8)
-    trunk = NativeTrunk(policy, 3)
+    observation = torch.randint(0, 256, (LANE, *image), dtype=torch.uint8)
+    trunk = NativeTrunk(policy, image)
     slope = torch.randn(LANE, trunk.num_features)
     trunk.load(parameters, training=True)
     print(0.0, flush=True)
@@ -106,7 +112,7 @@ def main() -> int:
     if arguments.compute_on is not None:
         compute(arguments.policy, arguments.compute_on)
         return 0
-    reason = unusable(arguments.policy, (64, 64, 3))
+    reason = unusable(arguments.policy, image_of(arguments.policy))
     if reason:
         raise InputError(f"the kernels cannot be used here: {reason}")
     if not arguments.seconds > 0:

@@ -24,6 +24,7 @@ import parallel_ppo.venv  # noqa: F401
 import torch
 from torch.nn import functional
 
+from benchmarks.plain_trunks import draw_parameters, plain_trunk
 from parallel_ppo.arguments import Parser, positive, run
 from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import NETWORKS, unsuitable
@@ -68,6 +69,15 @@ class Case(NamedTuple):
     layers: list[Layer]
 
     @property
+    def has_layers(self) -> bool:
+        """Apart from each other; those of small images are not called alone."""
+        return self.network != "small_image"
+
+    @property
+    def image(self) -> tuple[int, int, int]:
+        return self.side, self.side, self.channels
+
+    @property
     def name(self) -> str:
         width = f", width {self.factor}" if self.factor > 1 else ""
         return f"{self.network} on {self.side}x{self.side}x{self.channels}{width}"
@@ -80,10 +90,10 @@ class Case(NamedTuple):
         return 3 * self.forward_flops() - self.layers[0].flops()
 
     def trunk(self) -> NativeTrunk:
-        return NativeTrunk(self.network, self.channels, side=self.side, factor=self.factor)
+        return NativeTrunk(self.network, self.image, factor=self.factor)
 
     def images(self, count: int) -> torch.Tensor:
-        return torch.randint(0, 256, (count, self.side, self.side, self.channels), dtype=torch.uint8)
+        return torch.randint(0, 256, (count, *self.image), dtype=torch.uint8)
 
 
 def impala_layers(side: int, channels: int, widths: Sequence[int], averages: bool) -> list[Layer]:
@@ -109,46 +119,32 @@ def nature_layers(side: int, channels: int) -> list[Layer]:
     return [*layers, Layer(3, f"linear {flat}->512", 1, flat, 512, 1, 1, 0)]
 
 
-def make_case(network: str, side: int, channels: int, factor: int) -> Case:
+def small_image_layers(side: int, channels: int) -> list[Layer]:
+    layers = [Layer(0, "kinds and brightness", side, 17 * channels, 16, 1, 1, 0)]
+    layers.append(Layer(1, f"conv 16->16, {side}x{side}", side, 16, 16))
+    while side > 8:
+        layers.append(Layer(len(layers), f"conv 3x3/2, 16->16, {side}x{side}", side, 16, 16, stride=2))
+        side = (side + 1) // 2
+    flat = 16 * side**2
+    return [*layers, Layer(len(layers), f"linear {flat}->128", 1, flat, 128, 1, 1, 0)]
+
+
+def make_case(network: str, side: int | None, channels: int, factor: int) -> Case:
+    side = side or NETWORKS[network].usual_side
     reason = unsuitable(network, (side, side, channels), factor=factor)
     if reason:
         raise InputError(f"--policy {network}: {reason}")
-    if network == "nature":
-        return Case(network, side, channels, 1, nature_layers(side, channels))
+    if network in ("nature", "small_image"):
+        layers_of = nature_layers if network == "nature" else small_image_layers
+        return Case(network, side, channels, 1, layers_of(side, channels))
     widths = [width * factor for width in IMPALA_WIDTHS]
     layers = impala_layers(side, channels, widths, averages=network == "impoola")
     return Case(network, side, channels, factor, layers)
 
 
-def torch_trunk(network: str, observation: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-    """torch at its best: channels-last, activations in place where autograd allows."""
-    x = observation.permute(0, 3, 1, 2).to(torch.float32).div_(255)
-    remaining = iter(parameters)
-
-    def convolution(x: torch.Tensor, stride: int = 1, padding: int = 1) -> torch.Tensor:
-        return functional.conv2d(x, next(remaining), next(remaining), stride, padding)
-
-    if network == "nature":
-        for stride in (4, 2, 1):
-            x = torch.relu_(convolution(x, stride, padding=0))
-        x = x.permute(0, 2, 3, 1)
-    else:
-        for _ in range(3):
-            x = functional.max_pool2d(convolution(x), kernel_size=3, stride=2, padding=1)
-            for _ in range(2):
-                x = convolution(torch.relu_(convolution(torch.relu(x)))).add_(x)
-        x = torch.relu_(x)
-        x = x.mean((2, 3)) if network == "impoola" else x
-    return torch.relu_(functional.linear(x.flatten(1), next(remaining), next(remaining)))
-
-
 def make_parameters(case: Case) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [
-        (torch.rand(shape, generator=generator) * 2 - 1)
-        * (torch.Size(shape[1:]).numel() ** -0.5 if len(shape) > 1 else 0.1)
-        for shape in parameter_shapes(case.network, case.channels, case.side, case.factor)
-    ]
+    shapes = parameter_shapes(case.network, case.image, case.factor)
+    return draw_parameters(shapes, torch.Generator().manual_seed(0))
 
 
 def in_turns(candidates: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
@@ -200,11 +196,11 @@ def whole_network(case: Case, rounds: int, lane: int, batch: int) -> dict[str, A
         native.backward(observation, features, activations, slope, gradients)
 
     def train_torch() -> None:
-        torch.autograd.grad(torch_trunk(network, observation, plain_leaves), plain_leaves, slope)
+        torch.autograd.grad(plain_trunk(network, observation, plain_leaves), plain_leaves, slope)
 
     @torch.inference_mode()
     def infer_torch() -> None:
-        torch_trunk(network, small, plain)
+        plain_trunk(network, small, plain)
 
     times = in_turns(
         {
@@ -323,6 +319,8 @@ def show(result: dict[str, Any]) -> None:
             f" ({row['torch_of_sgemm']['median']:.0%}); {ratio['median']:.2f}x [{ratio['low']:.2f}, "
             f"{ratio['high']:.2f}]"
         )
+    if not result["layers"]:
+        return
     columns = [
         "torch forward",
         "native forward",
@@ -345,8 +343,10 @@ def main() -> int:
         default="impala",
         help="(default: %(default)s)",
     )
+    parser.add_argument(
+        "--side", type=positive, metavar="N", help="pixels of an image's side (default: 64 or 7)"
+    )
     for flag, default, what in (
-        ("--side", 64, "pixels of an image's side"),
         ("--channels", 3, "of an image; 4: stacked frames"),
         ("--width", 1, "as training.width"),
     ):
@@ -378,7 +378,7 @@ def main() -> int:
         "rounds": arguments.rounds,
         "policy": case.name,
         "network": whole_network(case, arguments.rounds, arguments.lane, arguments.batch),
-        "layers": layers_apart(case, arguments.rounds, arguments.lane),
+        "layers": layers_apart(case, arguments.rounds, arguments.lane) if case.has_layers else [],
     }
     show(result)
     if arguments.output:

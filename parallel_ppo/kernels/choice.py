@@ -11,22 +11,25 @@ from typing import NamedTuple
 from parallel_ppo.kernels.build import VARIANTS, BuildError, load
 from parallel_ppo.settings.networks import listed
 
-MAX_CHANNELS = 12
 UNITS = 16  # of an MLP's hidden layers: a multiple of these
 MAX_FACTOR = 4  # of `training.width`
 
 
-class Sides(NamedTuple):
-    """Of the square images that a network's kernels know."""
+class Images(NamedTuple):
+    """That a network's kernels know."""
 
-    known: Sequence[int]
+    sides: Sequence[int]
     words: str
+    is_square: bool = True
+    most_channels: int = 12
+    usual_side: int = 64  # in benchmarks and tests: Procgen's
 
 
 NETWORKS = {
-    "impala": Sides(range(64, 97), "64x64 to 96x96"),
-    "impoola": Sides(range(64, 97), "64x64 to 96x96"),
-    "nature": Sides((64, 84), "64x64 and 84x84"),
+    "impala": Images(range(64, 97), "64x64 to 96x96"),
+    "impoola": Images(range(64, 97), "64x64 to 96x96"),
+    "nature": Images((64, 84), "64x64 and 84x84"),
+    "small_image": Images(range(1, 33), "1x1 to 32x32", is_square=False, most_channels=64, usual_side=7),
 }
 
 NEEDED_FEATURES = {
@@ -70,11 +73,11 @@ def unsuitable(
     if policy not in NETWORKS:
         return f"the network is {policy}, the kernels know {listed([*NETWORKS, 'mlp'], 'and')}"
     height, width, channels = shape
-    sides = NETWORKS[policy]
-    if height != width or height not in sides.known:
-        return f"images are {height}x{width}, the kernels of {policy} know {sides.words}"
-    if not 1 <= channels <= MAX_CHANNELS:
-        return f"{channels} image channels, the kernels know 1 to {MAX_CHANNELS}"
+    known = NETWORKS[policy]
+    if height not in known.sides or width not in known.sides or (known.is_square and height != width):
+        return f"images are {height}x{width}, the kernels of {policy} know {known.words}"
+    if not 1 <= channels <= known.most_channels:
+        return f"{channels} image channels, the kernels know 1 to {known.most_channels}"
     if factor not in range(1, MAX_FACTOR + 1):
         return f"the width is {factor:g}, the kernels know whole numbers up to {MAX_FACTOR}"
     return None

@@ -44,16 +44,16 @@ INLINE void tile_data(int P, int V, int N, const float *g, const float *w, int w
         UNROLL for (int v = 0; v < V; v++) v_store(dx + p * dx_step + v * VL, sum[p][v]);
 }
 
-/* dw[j N + v] += over rows and pixels of x[row x_row + pixel x_step + j] g[(row pixels + pixel) N + v], for J terms of a window's row, over
+/* dw[j N + v] += over rows and pixels of x[row x_row + pixel x_step + j] g[row g_row + pixel N + v], for J terms of a window's row, over
  * images that are x_image and g_image apart */
 INLINE void tile_weights(int J, int V, int images, int rows, int pixels, const float *x, size_t x_image, size_t x_row, int x_step,
-                         const float *g, size_t g_image, int N, float *dw) {
+                         const float *g, size_t g_image, size_t g_row, int N, float *dw) {
     vec sum[12][4];
     UNROLL for (int j = 0; j < J; j++)
         UNROLL for (int v = 0; v < V; v++) sum[j][v] = v_load(dw + j * N + v * VL);
     for (int i = 0; i < images; i++)
         for (int r = 0; r < rows; r++) {
-            const float *at = x + i * x_image + r * x_row, *slope = g + i * g_image + (size_t)r * pixels * N;
+            const float *at = x + i * x_image + r * x_row, *slope = g + i * g_image + r * g_row;
             for (int p = 0; p < pixels; p++) {
                 vec y[4];
                 UNROLL for (int v = 0; v < V; v++) y[v] = v_load(slope + p * N + v * VL);
@@ -68,7 +68,7 @@ INLINE void tile_weights(int J, int V, int images, int rows, int pixels, const f
 }
 
 /* torch's [N][C][size][size] -> [N / PANEL_LANES][size][size][C][PANEL_LANES], divided */
-static void pack_forward(const float *w, int N, int C, int size, float divisor, float *packed) {
+static inline void pack_forward(const float *w, int N, int C, int size, float divisor, float *packed) {
     const int taps = size * size;
     for (int n = 0; n < N; n++)
         for (int c = 0; c < C; c++)
@@ -78,7 +78,7 @@ static void pack_forward(const float *w, int N, int C, int size, float divisor, 
 }
 
 /* torch's [N][C][size][size] -> [size][size / pixels][N][pixels][C] */
-static void pack_data(const float *w, int N, int C, int size, int pixels, float *packed) {
+static inline void pack_data(const float *w, int N, int C, int size, int pixels, float *packed) {
     for (int n = 0; n < N; n++)
         for (int c = 0; c < C; c++)
             for (int t = 0; t < size * size; t++)

@@ -23,8 +23,8 @@ typedef struct {
 } geometry;
 
 static geometry measure(const network_shape *shape) {
-    geometry g = {.side = shape->side, .channels = shape->channels, .averages = shape->averages};
-    for (int level = 0, side = shape->side; level < 3; level++) {
+    geometry g = {.side = shape->height, .channels = shape->channels, .averages = shape->averages};
+    for (int level = 0, side = shape->height; level < 3; level++) {
         side = (side + 1) / 2;
         g.size[level] = side, g.tiled[level] = in_fours(side), g.width[level] = (level ? 32 : 16) * shape->factor;
         g.padded_floats[level] = (size_t)(g.tiled[level] + 2) * (g.tiled[level] + 2) * g.width[level];

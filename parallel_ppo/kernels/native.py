@@ -1,7 +1,7 @@
 """A network's trunk on our own kernels, and the loader that says whether they can be used here.
 
-Shapes: B samples, C image channels; an observation is uint8 [B, side, side, C], features are float32
-[B, 256 or 512] (after the last ReLU). For a given batch shape the result is the same bits on every call,
+Shapes: B samples, C image channels; an observation is uint8 [B, height, width, C], features are float32
+[B, 128, 256 or 512] (after the last ReLU). For a given batch shape the result is the same bits on every call,
 in every process and for every instruction set.
 """
 
@@ -18,15 +18,18 @@ from parallel_ppo.kernels.build import BuildError, load
 from parallel_ppo.kernels.choice import choose_variant, unsuitable
 
 IMPALA_WIDTHS = (16, 32, 32)
-PROCGEN_SIDE = 64
-PREFIXES = ("impala", "nature64", "nature84")  # of the names in the library
+SMALL_IMAGE_CHANNELS, SMALL_IMAGE_KINDS, SMALL_IMAGE_LARGEST_MAP = 16, 16, 8  # as in small_image.c
+PREFIXES = ("impala", "nature64", "nature84", "small_image")  # of the names in the library
 
 
-def parameter_shapes(
-    network: str, channels: int, side: int = PROCGEN_SIDE, factor: int = 1
-) -> list[tuple[int, ...]]:
-    """The trunk's parameters in the order of every list of parameters or gradients here; torch's layouts."""
+def parameter_shapes(network: str, shape: Sequence[int], factor: int = 1) -> list[tuple[int, ...]]:
+    """The trunk's parameters in the order of every list of parameters or gradients here; torch's layouts.
+    `shape` is that of an image.
+    """
+    if network == "small_image":
+        return _small_image_shapes(*shape)
     convolutions: list[tuple[int, int, int, int]] = []
+    side, _, channels = shape
     if network == "nature":
         convolutions = [(32, channels, 8, 8), (64, 32, 4, 4), (64, 64, 3, 3)]
         for size, stride in ((8, 4), (4, 2), (3, 1)):
@@ -38,7 +41,20 @@ def parameter_shapes(
             convolutions += [(width, inputs, 3, 3) for inputs in (channels, width, width, width, width)]
             channels = width
         last = (256, channels * (1 if network == "impoola" else side**2))
-    return [shape for weight in (*convolutions, last) for shape in (weight, weight[:1])]
+    return _with_biases(*convolutions, last)
+
+
+def _small_image_shapes(height: int, width: int, channels: int) -> list[tuple[int, ...]]:
+    units, num_convolutions = SMALL_IMAGE_CHANNELS, 1
+    while max(height, width) > SMALL_IMAGE_LARGEST_MAP:
+        height, width, num_convolutions = (height + 1) // 2, (width + 1) // 2, num_convolutions + 1
+    convolutions = [(units, units, 3, 3)] * num_convolutions
+    kinds = _with_biases((units, channels * SMALL_IMAGE_KINDS))
+    return [*kinds, (units, channels), *_with_biases(*convolutions, (128, height * width * units))]
+
+
+def _with_biases(*weights: tuple[int, ...]) -> list[tuple[int, ...]]:
+    return [shape for weight in weights for shape in (weight, weight[:1])]
 
 
 @functools.cache
@@ -57,6 +73,8 @@ def load_library(variant: str) -> ctypes.CDLL:
     }
     for prefix in PREFIXES:
         for name, (result, arguments) in signatures.items():
+            if (prefix, name) == ("small_image", "layer"):
+                continue  # its layers are not measured one by one
             function = getattr(library, f"{prefix}_{name}")
             function.restype, function.argtypes = result, [pointer, *arguments]
     number = ctypes.c_double
@@ -162,7 +180,7 @@ class NativeHeads:
 class NetworkShape(ctypes.Structure):
     """`network_shape` of network.h."""
 
-    _fields_ = [(name, ctypes.c_int) for name in ("side", "channels", "factor", "averages")]
+    _fields_ = [(name, ctypes.c_int) for name in ("height", "width", "channels", "factor", "averages")]
 
 
 class NativeTrunk:
@@ -176,20 +194,22 @@ class NativeTrunk:
     def __init__(
         self,
         network: str,
-        channels: int,
+        shape: Sequence[int],
         variant: str | None = None,
-        side: int = PROCGEN_SIDE,
         factor: float = 1,
     ) -> None:
-        """`factor`: as `training.width`, times as many channels in every block of IMPALA and Impoola."""
-        reason = unsuitable(network, (side, side, channels), factor=factor)
+        """`shape`: of an image, height, width and channels. `factor`: as `training.width`, times as many
+        channels in every block of IMPALA and Impoola.
+        """
+        reason = unsuitable(network, shape, factor=factor)
         if reason:
             raise ValueError(reason)
-        self.prefix = f"nature{side}" if network == "nature" else "impala"
-        self.shape = NetworkShape(side, channels, int(factor), network == "impoola")
+        self.prefix = {"nature": f"nature{shape[0]}", "impoola": "impala"}.get(network, network)
+        self.image = tuple(shape)
+        self.shape = NetworkShape(*shape, int(factor), network == "impoola")
         self.variant = choose_variant(variant)
         self.library = load_library(self.variant)
-        self.shapes = parameter_shapes(network, channels, side, int(factor))
+        self.shapes = parameter_shapes(network, shape, int(factor))
         self.num_features = self.shapes[-1][0]
         self.parameters: list[torch.Tensor] = []
         self.parameter_pointers: Any = None
@@ -279,8 +299,7 @@ class NativeTrunk:
         return features
 
     def check_observation(self, observation: torch.Tensor) -> int:
-        side, channels = self.shape.side, self.shape.channels
-        assert observation.shape[1:] == (side, side, channels), tuple(observation.shape)
+        assert observation.shape[1:] == self.image, tuple(observation.shape)
         assert observation.dtype == torch.uint8 and observation.is_contiguous() and len(observation) > 0
         return len(observation)
 

@@ -120,7 +120,7 @@ INLINE void first_layer_weights(int images, int C, int J, const float *in, const
         for (int j = 0; j < 8 * C; j += J)
             for (int n = 0; n < N1; n += PANEL_LANES)
                 tile_weights(J, 2, images, SIDE1, SIDE1, in + (size_t)y * IMAGE * C + j, IMAGE * IMAGE * C, 4 * IMAGE * C, 4 * C, g + n, AREA1,
-                             N1, dw + ((size_t)y * 8 * C + j) * N1 + n);
+                             SIDE1 * N1, N1, dw + ((size_t)y * 8 * C + j) * N1 + n);
     add_rows(images * SIDE1 * SIDE1, N1, g, db);
 }
 
@@ -129,7 +129,7 @@ static __attribute__((noinline)) void second_layer_weights(int images, const flo
     for (int y = 0; y < 4; y++)
         for (int j = 0; j < 4 * N1; j += 4)
             for (int n = 0; n < N2; n += V * VL)
-                tile_weights(4, V, images, SIDE2, SIDE2, in + y * ROW + j, AREA1, 2 * ROW, 2 * N1, g + n, AREA2, N2,
+                tile_weights(4, V, images, SIDE2, SIDE2, in + y * ROW + j, AREA1, 2 * ROW, 2 * N1, g + n, AREA2, SIDE2 * N2, N2,
                              dw + ((size_t)y * 4 * N1 + j) * N2 + n);
     add_rows(images * SIDE2 * SIDE2, N2, g, db);
 }
@@ -139,7 +139,7 @@ static __attribute__((noinline)) void third_layer_weights(int images, const floa
     for (int y = 0; y < 3; y++)
         for (int j = 0; j < 3 * N2; j += 4)
             for (int n = 0; n < N3; n += V * VL)
-                tile_weights(4, V, images, SIDE3, SIDE3, in + y * ROW + j, AREA2, ROW, N2, g + n, FLAT, N3,
+                tile_weights(4, V, images, SIDE3, SIDE3, in + y * ROW + j, AREA2, ROW, N2, g + n, FLAT, SIDE3 * N3, N3,
                              dw + ((size_t)y * 3 * N2 + j) * N3 + n);
     add_rows(images * SIDE3 * SIDE3, N3, g, db);
 }

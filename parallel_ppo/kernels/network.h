@@ -5,9 +5,9 @@
 #include <stddef.h>
 
 typedef struct {
-    int side, channels; /* of an image */
-    int factor;         /* IMPALA: times 16, 32 and 32 channels */
-    int averages;       /* IMPALA: the linear layer reads the mean of each channel (Impoola) */
+    int height, width, channels; /* of an image; equal sides where a network does not say more */
+    int factor;   /* IMPALA: times 16, 32 and 32 channels */
+    int averages; /* IMPALA: the linear layer reads the mean of each channel (Impoola) */
 } network_shape;
 
 typedef float *const *pointers;

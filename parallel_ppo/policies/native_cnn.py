@@ -33,8 +33,7 @@ class NativeCnn:
 
     def __init__(self, policy: Policy, parameters: Tensor, network: str, factor: float) -> None:
         self.policy = policy
-        side, _, channels = policy.spec.observation_shape
-        self.native = NativeTrunk(network, channels, side=side, factor=factor)
+        self.native = NativeTrunk(network, policy.spec.observation_shape, factor=factor)
         self.heads = HeadLayers(policy, parameters)
         self.trunk = list(policy.trunk.parameters())
         self.step: tuple[int, ...] | None = None  # whose weights are laid out; None: for inference

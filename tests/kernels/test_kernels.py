@@ -1,9 +1,8 @@
-"""Our kernels against the plain torch formulation, and against themselves in other processes and with
-other instruction sets.
+"""How the kernels are compiled, loaded and called: in other processes, by workers, by benchmarks. Whether
+trunks are right is in test_image_shapes.py.
 """
 
 import ctypes
-import functools
 import hashlib
 import json
 import multiprocessing
@@ -11,143 +10,50 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from parallel_ppo.envs.contract import ActionSpec
+from parallel_ppo.envs.contract import ActionSpec, EnvSpec
 from parallel_ppo.envs.procgen import SPEC
 from parallel_ppo.kernels import build as building
 from parallel_ppo.kernels import choice
 from parallel_ppo.kernels import native as loading
 from parallel_ppo.kernels.choice import NETWORKS, unsuitable
-from parallel_ppo.kernels.native import NativeTrunk, available
+from parallel_ppo.kernels.native import available
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.parameters import initialise, num_flat
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.layers import load_settings
+from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.planning import resolve_kernels
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.tasks import Gradient
 from parallel_ppo.workers.worker import Worker
-from tests.kernels.networks import (
-    USABLE,
-    all_equal,
-    make_case,
-    native_result,
-    needs_kernels,
-    one_thread,  # noqa: F401
-    plain_result,
-    plain_trunk,
-    relative_error,
-    run_native,
-)
+from tests.kernels.networks import USABLE, make_case, native_result, needs_kernels, usual_shape
 
 each_network = pytest.mark.parametrize("network", NETWORKS)
+
+
+def spec_of(network: str) -> EnvSpec:
+    """Procgen's, with images that the network reads."""
+    return SPEC._replace(observation_shape=usual_shape(network))
+
+
+def settings_of(network: str, **flags: Any) -> Settings:
+    return load_settings(file=None, flags={"env.id": "coinrun", "training.policy": network, **flags})
 
 
 @needs_kernels
 @each_network
 def test_parameters_are_those_of_the_module(network: str) -> None:
-    settings = load_settings(file=None, flags={"env.id": "coinrun", "training.policy": network})
-    trunk = Policy(settings, SPEC).trunk
-    assert [tuple(p.shape) for p in trunk.parameters()] == loading.parameter_shapes(network, 3)
-
-
-@functools.cache
-def plain_result_of_case(network: str, num_samples: int, channels: int) -> list[torch.Tensor]:
-    return plain_result(network, make_case(network, num_samples, channels))
-
-
-@needs_kernels
-@each_network
-@pytest.mark.parametrize("variant", USABLE)
-@pytest.mark.parametrize(("num_samples", "channels"), [(1, 3), (7, 3), (8, 1), (3, 4), (2, 12), (70, 3)])
-def test_features_and_gradients_equal_the_plain_formulation(
-    network: str, variant: str, num_samples: int, channels: int
-) -> None:
-    results = native_result(network, make_case(network, num_samples, channels), variant)
-    truths = plain_result_of_case(network, num_samples, channels)
-    assert len(results) == len(truths) == {"impala": 33, "impoola": 33, "nature": 9}[network]
-    for place, (result, truth) in enumerate(zip(results, truths, strict=True)):
-        assert relative_error(result, truth) < 3e-5, place
-
-
-@needs_kernels
-@each_network
-def test_the_error_is_of_the_size_of_torch_own(network: str) -> None:
-    case = make_case(network, 16)
-    observation, parameters, gradient = case
-    leaves = [parameter.clone().requires_grad_() for parameter in parameters]
-    features = plain_trunk(network, observation, leaves)
-    theirs = [features.detach(), *torch.autograd.grad(features, leaves, gradient)]
-    ours, truths = native_result(network, case), plain_result(network, case)
-    for our, their, truth in zip(ours, theirs, truths, strict=True):
-        assert relative_error(our, truth) < 10 * relative_error(their, truth) + 1e-6
-
-
-@needs_kernels
-def test_flat_images_choose_the_first_of_equal_pixels() -> None:
-    """Game backgrounds are flat, so windows of the first max-pool are full of ties; torch takes the first."""
-    case = make_case("impala", 4)
-    case[0][:, :, :40] = 77
-    results, truths = native_result("impala", case), plain_result("impala", case)
-    assert relative_error(results[0], truths[0]) < 3e-5
-    assert relative_error(results[1], truths[1]) < 1e-3
-
-
-@needs_kernels
-@each_network
-@pytest.mark.skipif(len(USABLE) < 2, reason="one instruction set only")
-@pytest.mark.parametrize("num_samples", [1, 20])
-def test_instruction_sets_give_the_same_bits(network: str, num_samples: int) -> None:
-    case = make_case(network, num_samples)
-    assert all_equal(native_result(network, case, "avx512"), native_result(network, case, "avx2"))
-
-
-@needs_kernels
-@each_network
-def test_same_bits_on_every_call_and_after_other_sizes(network: str) -> None:
-    native = NativeTrunk(network, 3)
-    first = run_native(native, make_case(network, 9))
-    for other in (1, 40, 5):
-        run_native(native, make_case(network, other))
-        assert all_equal(first, run_native(native, make_case(network, 9)))
-
-
-@needs_kernels
-@each_network
-def test_inference_gives_the_bits_of_training_and_ignores_the_rest_of_the_batch(network: str) -> None:
-    observation, parameters, _ = make_case(network, 20)
-    native = NativeTrunk(network, 3)
-    native.load(parameters, training=True)
-    trained, _ = native.forward(observation)
-    assert torch.equal(native.features(observation), trained)
-    assert torch.equal(native.features(observation[5:13].contiguous()), trained[5:13])
-
-
-@needs_kernels
-@each_network
-def test_two_forwards_before_their_backwards(network: str) -> None:
-    native = NativeTrunk(network, 3)
-    observations = [make_case(network, 6, seed=seed)[0] for seed in (1, 2)]
-    _, parameters, gradient = make_case(network, 6)
-    native.load(parameters, training=True)
-    passed = [native.forward(observation) for observation in observations]
-    for observation, (features, activations) in zip(observations, passed, strict=True):
-        gradients = [torch.empty_like(parameter) for parameter in parameters]
-        native.backward(observation, features, activations, gradient, gradients)
-        assert all_equal(gradients, native_result(network, (observation, parameters, gradient))[1:])
-
-
-@needs_kernels
-@each_network
-def test_a_nan_is_not_hidden(network: str) -> None:
-    case = make_case(network, 2)
-    case[1][0][3] = float("nan")
-    assert native_result(network, case)[0].isnan().any()
+    settings, spec = settings_of(network), spec_of(network)
+    trunk = Policy(settings, spec).trunk
+    shapes = loading.parameter_shapes(network, spec.observation_shape)
+    assert [tuple(p.shape) for p in trunk.parameters()] == shapes
 
 
 HASH_SCRIPT = """
@@ -328,8 +234,8 @@ def test_an_unknown_variant_is_refused() -> None:
 
 
 @each_network
-def test_the_networks_of_procgen_are_known(network: str) -> None:
-    assert unsuitable(network, SPEC.observation_shape) is None
+def test_every_network_is_known_on_its_usual_images(network: str) -> None:
+    assert unsuitable(network, spec_of(network).observation_shape) is None
 
 
 @needs_kernels
@@ -387,14 +293,12 @@ def test_heads_give_the_same_bits_with_every_instruction_set(monkeypatch: pytest
 @each_network
 def test_a_workers_lane_gradient_is_that_of_the_plain_formulation(network: str) -> None:
     """Also in the next minibatch, with other parameters: the weights must have been packed anew."""
-    workers = {}
+    workers, spec = {}, spec_of(network)
     for kernels in ("native", "torch"):
-        flags = {"env.id": "coinrun", "env.num_envs": 4, "env.slice_envs": 2, "training.policy": network,
-        "training.n_steps": 8,
-                 "training.batch_size": 16, "training.kernels": kernels}  # fmt: skip
-        settings = load_settings(file=None, flags=flags)
-        memory = Memory(settings, SPEC, num_flat(Policy(settings, SPEC)))
-        worker = workers[kernels] = Worker(settings, SPEC, memory)
+        flags = {"env.num_envs": 4, "env.slice_envs": 2, "training.n_steps": 8, "training.batch_size": 16}
+        settings = settings_of(network, **flags, **{"training.kernels": kernels})
+        memory = Memory(settings, spec, num_flat(Policy(settings, spec)))
+        worker = workers[kernels] = Worker(settings, spec, memory)
         initialise(worker.actor.policy, memory.tensor("parameters"), seed=1)
         draws = np.random.default_rng(1)
         memory.observation[:] = draws.integers(0, 256, memory.observation.shape, np.uint8)
@@ -415,7 +319,11 @@ def test_a_workers_lane_gradient_is_that_of_the_plain_formulation(network: str) 
 @needs_kernels
 @pytest.mark.parametrize(
     ("network", "shape", "num_layers"),
-    [("impala", ["--side", "72", "--width", "2"], 7), ("nature", ["--side", "84", "--channels", "4"], 4)],
+    [
+        ("impala", ["--side", "72", "--width", "2"], 7),
+        ("nature", ["--side", "84", "--channels", "4"], 4),
+        ("small_image", ["--side", "20"], 0),
+    ],
 )
 @pytest.mark.multiprocess
 def test_the_benchmark_names_every_layer(

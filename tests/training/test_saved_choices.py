@@ -1,7 +1,11 @@
 """Choices that a run makes at its start are saved; a run from before they existed goes on as it was."""
 
+import pytest
+
+from parallel_ppo.envs.contract import ActionSpec, EnvSpec
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.training.planning import as_before
+from parallel_ppo.training import planning
+from parallel_ppo.training.planning import as_before, resolve_kernels
 
 
 def test_a_run_that_saved_no_slice_size_keeps_the_one_of_its_time() -> None:
@@ -11,3 +15,12 @@ def test_a_run_that_saved_no_slice_size_keeps_the_one_of_its_time() -> None:
     assert as_before(chosen).shape.slice_envs == 4
     in_turn = saved.changed("training", algorithm="a3c")
     assert as_before(in_turn).env.slice_envs is None and in_turn.shape.slice_envs == 1
+
+
+def test_a_run_of_small_images_that_began_on_torch_stays_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planning, "unusable", lambda *_: None)  # wherever the test runs
+    spec = EnvSpec((7, 7, 3), "uint8", ActionSpec("categorical", (7,)), 0)
+    new = Settings().changed("training", policy="small_image")
+    assert resolve_kernels(new, spec).training.kernels == "native"
+    saved = new.changed("training", kernels="torch")
+    assert resolve_kernels(saved, spec) == saved

@@ -126,7 +126,7 @@ class NativeNature(Nature):
 
     @functools.cached_property
     def native(self) -> NativeTrunk:
-        return NativeTrunk("nature", self.shape[2], side=self.shape[0])
+        return NativeTrunk("nature", self.shape)
 
     def folded(self) -> list[Tensor]:
         """Parameters for bytes scaled to [0, 1], of which the values are 2 clip x - clip."""
