@@ -21,6 +21,7 @@ ENVIRONMENTS = {
     "CartPole-v1": ["--env", "CartPole-v1", "--set", "training.normalize_observations=true"],
     "coinrun": ["--env", "coinrun", "--policy", "nature"],
     "starpilot": ["--env", "starpilot", "--policy", "impoola", "--num-levels", "6"],
+    "small images": ["--env", "benchmarks.peers.frames:SmallFrames-v0"],
 }
 MINIBATCHES = ["--batch-size", "64", "--n-epochs", "2"]
 ALGORITHMS = {
@@ -34,6 +35,7 @@ GENERALIZATION = {
     "ppo-plr-drac-lag-1": ["--set", "env.level_sampler=plr", "--set", "training.augmentation=crop",
                        "--set", "training.lag=1", "--batch-size", "64", "--n-epochs", "1"],
 }  # fmt: skip
+SMALL_IMAGES = {"ppo": MINIBATCHES}
 STEPS = ["--total-timesteps", "2560"]
 
 
@@ -80,12 +82,13 @@ def images(name: str) -> Any:
 
 
 CASES = [("CartPole-v1", name) for name in ALGORITHMS] + [images(name) for name in ALGORITHMS]
+CASES += [("small images", name) for name in SMALL_IMAGES]
 CASES += [pytest.param("starpilot", name, marks=pytest.mark.procgen) for name in GENERALIZATION]
 
 
 @pytest.mark.parametrize(("env", "name"), CASES)
 def test_every_algorithm_learns_the_same_bits(env: str, name: str, tmp_path: Path) -> None:
-    arguments = [*SHAPE, *ENVIRONMENTS[env], *(ALGORITHMS | GENERALIZATION)[name]]
+    arguments = [*SHAPE, *ENVIRONMENTS[env], *(ALGORITHMS | GENERALIZATION | SMALL_IMAGES)[name]]
     broken = killed_and_resumed(tmp_path / "broken", arguments)
     assert broken.summary["worker_restarts"] >= 1 and broken.summary["bit_exact"]
     algorithm = name.partition("-")[0]
