@@ -35,6 +35,7 @@ from parallel_ppo.kernels.native import (
     parameter_shapes,
     pointers_to,
 )
+from parallel_ppo.machine.placement import keep_freed_memory
 from parallel_ppo.machine.resources import format_cpu_list, read_machine
 
 
@@ -371,6 +372,7 @@ def main() -> int:
             raise InputError(f"--core {arguments.core}: expected one of {format_cpu_list(machine.cpus)}")
         os.sched_setaffinity(0, {arguments.core})
     torch.set_num_threads(1)
+    keep_freed_memory()  # as workers do; torch would spend much of its time on page faults
     torch.manual_seed(0)
     result = {
         "cpu": machine.cpu_model,
