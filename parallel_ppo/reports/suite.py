@@ -138,6 +138,7 @@ class Aggregate:
     levels: str
     num_games: int
     num_runs: int
+    num_equal: int  # games whose runs all have one score: they add nothing to the width of the intervals
     iqm: Estimate
     median: Estimate
     mean: Estimate
@@ -256,6 +257,7 @@ def aggregate(setting: str, part: str, scores: dict[str, np.ndarray]) -> Aggrega
         levels=part,
         num_games=len(values),
         num_runs=sum(map(len, values)),
+        num_equal=sum(len(game) > 1 and bool(game.min() == game.max()) for game in values),
         iqm=statistics.stratified_bootstrap(statistics.iqm_score, values),
         median=statistics.stratified_bootstrap(statistics.median_score, values),
         mean=statistics.stratified_bootstrap(statistics.mean_score, values),

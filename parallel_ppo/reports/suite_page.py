@@ -121,7 +121,7 @@ def aggregate_rows(result: SuiteResult) -> list[list[str]]:
     return [
         [
             _setting_and_levels(row.setting, row.levels),
-            str(row.num_games),
+            str(row.num_games) + (f" ({row.num_equal} with runs all equal)" if row.num_equal else ""),
             str(row.num_runs),
             *(estimate(value, 3) for value in (row.iqm, row.median, row.mean, row.optimality_gap)),
         ]

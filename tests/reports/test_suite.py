@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -6,7 +7,7 @@ from run_writer import write_run
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import statistics
-from parallel_ppo.reports.suite import Job, Plan, load_plan, load_suite_runs, save_plan, summarise
+from parallel_ppo.reports.suite import Job, Plan, aggregate, load_plan, load_suite_runs, save_plan, summarise
 from parallel_ppo.reports.suite_page import suite_markdown, write_suite
 
 
@@ -115,6 +116,14 @@ def test_every_game_has_its_own_statistics_over_seeds(tmp_path):
     for found in (scores.iqm, scores.median, scores.mean):
         assert scores.runs[0] <= found.low < found.value < found.high <= scores.runs[-1]
     assert f"| jumper, unseen levels | 5 | {scores.iqm.value:.3f} (" in suite_markdown(result)
+
+
+def test_a_game_whose_runs_are_all_equal_is_told_beside_the_intervals(tmp_path):
+    directory, plan = make_suite(tmp_path, ["coinrun", "jumper"])
+    assert "all equal" not in suite_markdown(summarise(plan, load_suite_runs(plan, directory)))
+    row = aggregate("", "test", {"coinrun": np.array([0.5, 0.5]), "jumper": np.array([0.1, 0.3])})
+    result = replace(summarise(plan, load_suite_runs(plan, directory)), aggregates=[row])
+    assert "| unseen levels | 2 (1 with runs all equal) | 4 |" in suite_markdown(result)
 
 
 def test_an_evaluation_of_another_policy_is_not_used(suite):
