@@ -29,9 +29,9 @@ def panels(groups: Sequence[Group], comparison: Comparison) -> list[tuple[str, D
         axes.set(title="Return over wall time", xlabel=f"wall time ({unit})")
 
     def over_steps(axes: Axes, theme: Theme) -> None:
+        themes.steps_axis(axes)  # first: a panel without a curve takes its ticks away
         _draw_returns(axes, groups, over=OVER_STEPS, scale=1.0, theme=theme)
         axes.set_title("Return over steps")
-        themes.steps_axis(axes)
 
     def throughput(axes: Axes, theme: Theme) -> None:
         _draw_throughput(axes, groups, comparison, scale=scale, theme=theme)

@@ -100,7 +100,7 @@ def group_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
         *_equal_rows(comparison),
         *_time_rows(comparison),
         ("peak memory (MB)", [number(result.peak_rss_mb) for result in groups]),
-        ("CPU use", [f"{number(result.cpu_percent)}%" for result in groups]),
+        ("CPU use", [estimate(Estimate(result.cpu_percent), unit="%") for result in groups]),
         ("same bits", [pair.identity.sentence if pair else "baseline" for pair in pairs]),
     ]
 
