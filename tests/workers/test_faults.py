@@ -196,7 +196,14 @@ def helpers(tmp_path: Path, worker: int | None = None) -> list[int]:
     """Living helper processes, of one worker or of all processes that made environments."""
     found = [file.name.split("-") for file in (tmp_path / "helpers").glob("[0-9]*")]
     pids = [int(pid) for maker, pid in found if worker in (None, int(maker))]
-    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != "zombie"]
+    return [pid for pid in pids if is_alive(pid)]
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:  # it may end at any moment
+        return False
 
 
 def soon(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
