@@ -1,5 +1,6 @@
 """From settings to environments: the one place that tells Procgen from Gymnasium."""
 
+import contextlib
 from typing import TYPE_CHECKING
 
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv, Trial
@@ -43,11 +44,8 @@ def spaces_of(settings: EnvSettings) -> "tuple[gymnasium.Space, gymnasium.Space]
         return picture, gymnasium.spaces.Discrete(SPEC.action.sizes[0])
     from parallel_ppo.envs.gymnasium import make
 
-    env = make(settings)
-    try:
+    with working_folder.kept(), contextlib.closing(make(settings)) as env:
         return env.observation_space, env.action_space
-    finally:
-        env.close()
 
 
 def warm_up(settings: Settings) -> None:

@@ -16,6 +16,7 @@ from parallel_ppo.exits import EnvironmentFault, InputError, NumbersError, is_in
 from parallel_ppo.printable import printable
 from parallel_ppo.settings.named_code import find
 from parallel_ppo.settings.schema import EnvSettings
+from parallel_ppo.storage import working_folder
 
 OWN_STATE_FACTOR = 4  # an environment's own state may grow to this many times its first size
 OWN_STATE_LEAST = 1 << 20
@@ -25,6 +26,7 @@ HEADER_BYTES = 4096
 def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env:
     """One environment with the user's arguments and wrappers; InputError names what is wrong with it."""
     kwargs = dict(settings.kwargs) | ({"render_mode": render_mode} if render_mode else {})
+    working_folder.enter_that_of(settings.id.rpartition(":")[0])
     try:
         env = gymnasium.make(settings.id, disable_env_checker=True, **kwargs)  # `Single` checks, in one line
     except gymnasium.error.DependencyNotInstalled as error:
@@ -45,6 +47,7 @@ def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env
 
 def _wrap(env: gymnasium.Env, path: str, options: dict[str, Any]) -> gymnasium.Env:
     wrapper = find("env.wrappers", path)
+    working_folder.enter_that_of(path.rpartition(":")[0])
     options = {
         key: tuple(value) if isinstance(value, list) else value for key, value in (options or {}).items()
     }

@@ -14,7 +14,7 @@ def import_for(key: str, module: str, path: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())  # last: nothing here can take the place of an installed package
     try:
-        with working_folder.kept():
+        with working_folder.importing(module):
             return importlib.import_module(module)
     except BaseException as error:
         if is_interruption(error):

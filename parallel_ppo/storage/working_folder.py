@@ -42,3 +42,26 @@ def kept() -> Iterator[None]:
             yield
     finally:
         folder.close()
+
+
+_left_by_imports: dict[str, int] = {}  # a module and the folder that its import changed to
+
+
+@contextlib.contextmanager
+def importing(module: str) -> Iterator[None]:
+    """Back to ours at the end. A module is imported once, perhaps long before its environments are made:
+    they are made where the import has left them (`enter_that_of`).
+    """
+    folder = WorkingFolder()
+    try:
+        with folder.entered():
+            yield
+        if not os.path.samestat(os.stat("."), os.fstat(folder.theirs)):
+            _left_by_imports[module] = os.dup(folder.theirs)
+    finally:
+        folder.close()
+
+
+def enter_that_of(module: str) -> None:
+    if module in _left_by_imports:
+        os.fchdir(_left_by_imports[module])
