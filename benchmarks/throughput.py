@@ -43,7 +43,7 @@ def build_parser() -> Parser:
     parser.add_argument(
         "--work", choices=[*WORKS, "W4"], default="W1",
         help="W1 starpilot with IMPALA, W2 with the Nature CNN, W3 CartPole, W4 collection in all 16 games, "
-        "W5 Nature on stacked frames of 84x84",
+        "W5 Nature on stacked frames of 84x84, W6 HalfCheetah, W7 LunarLander (extras mujoco, box2d)",
     )  # fmt: skip
     parser.add_argument(
         "--against", default="sb3", metavar="NAMES",

@@ -84,6 +84,7 @@ def main() -> None:
     env = ProcgenVec(work.env, work.num_envs) if is_procgen else make_vec_env(work.env, work.num_envs)
     if work.policy == "mlp":
         policy = "MlpPolicy"
+        network = work.env if work.env in stated.PARAMETERS else "mlp"
     else:
         policy, network = "CnnPolicy", work.policy if is_procgen else f"{work.policy}84"
         # Heads straight on the features, for other extractors than its own too.

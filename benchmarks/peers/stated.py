@@ -20,7 +20,10 @@ LEARNING_RATE, GAMMA, GAE_LAMBDA, CLIP, ENTROPY, VALUE, GRADIENT_NORM, ADAM_EPSI
 
 
 # Of trunk and heads together: a network of another size is other work.
-PARAMETERS = {"impala": 626_256, "nature": 608_944, "nature84": 1_687_719, "mlp": 9_155}
+PARAMETERS = {
+    "impala": 626_256, "nature": 608_944, "nature84": 1_687_719,
+    "mlp": 9_155, "HalfCheetah-v5": 11_085, "LunarLander-v3": 9_797,
+}  # fmt: skip
 
 
 def check_network(policy: str, network: Any) -> None:
