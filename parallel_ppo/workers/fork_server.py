@@ -54,7 +54,12 @@ class ForkServerLost(Exception):
 def is_stopped(pid: int) -> bool:
     """By a signal or a debugger."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "Tt"
+        descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
+        try:
+            start = os.read(descriptor, 128)  # its number, its name in brackets, its state
+        finally:
+            os.close(descriptor)
+        return start.rpartition(b")")[2].split()[0] in (b"T", b"t")
     except (OSError, IndexError):
         return False
 
