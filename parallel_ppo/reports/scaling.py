@@ -17,9 +17,7 @@ from parallel_ppo.reports.runs import Run
 from parallel_ppo.reports.statistics import Estimate
 
 MANY_CORES = Pieces(slices=64, lanes=128, updates=32)  # of config/ppo_many_cores.yaml
-MANY_CORES_SAMPLES = (
-    16  # times those of the shipped settings: so much more for the coordinator to do, at most
-)
+MANY_CORES_SAMPLES = 16  # times those of 32 x 128: so much more for the coordinator to do, at most
 EXTRAPOLATED_SIZES = (2, 4, 8, 16, 32, 64, 128)
 PHASES = ("t_iter", "t_rollout", "t_learn", "t_sync", "t_coordinator")
 

@@ -2,7 +2,6 @@ import itertools
 from pathlib import Path
 
 import pytest
-import yaml
 
 from parallel_ppo.commands.training_flags import COMMON_FLAGS, PARALLEL_FLAGS, build_parser, settings_from
 from parallel_ppo.exits import InputError
@@ -24,7 +23,7 @@ def error(flags: dict, text: str | None = None, tmp_path: Path | None = None) ->
     return str(caught.value)
 
 
-def test_defaults_are_the_published_ones() -> None:
+def test_defaults() -> None:
     settings = Settings()
     shape = settings.shape
     assert (shape.num_envs, shape.num_steps, shape.num_epochs, shape.batch_size) == (32, 128, 4, 1024)
@@ -65,13 +64,14 @@ def test_shipped_files_load_and_print_as_themselves(name: str, tmp_path: Path) -
     assert load_settings(file=again, flags={}) == settings
 
 
-def test_sequential_and_parallel_ship_the_same_learning_settings() -> None:
-    files = [
-        yaml.safe_load((ROOT / "config" / f"ppo_{kind}.yaml").read_text())
-        for kind in ("parallel", "sequential")
-    ]
-    assert files[0]["env"] == files[1]["env"]
-    assert files[0]["training"] == files[1]["training"]
+def test_procgen_is_shipped_with_the_published_settings_however_it_is_trained() -> None:
+    kinds = ("parallel", "sequential", "cpu_cluster")
+    parallel, *others = [load_settings(file=ROOT / "config" / f"ppo_{kind}.yaml", flags={}) for kind in kinds]
+    shape, training = parallel.shape, parallel.training
+    assert (shape.num_envs, shape.num_steps, shape.num_epochs, shape.batch_size) == (64, 256, 3, 2048)
+    assert (training.learning_rate, training.gamma, training.gae_lambda) == (5e-4, 0.999, 0.95)
+    assert (training.clip_range, training.entropy_coef, training.clip_value_loss) == (0.2, 0.01, True)
+    assert all((other.env, other.training) == (parallel.env, parallel.training) for other in others)
 
 
 @pytest.mark.parametrize(
