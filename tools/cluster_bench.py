@@ -1,5 +1,5 @@
 """Measure what a minibatch's exchange costs between nodes, beside gloo's plain all-reduce of the same
-vector; or, with --iterations, what share of a real training of the default shape
+vector; or, with --iterations, what share of a real training
 (config/ppo_cpu_cluster.yaml) the nodes wait and transfer, and the workers have nothing to do meanwhile.
 
 Without --rate and --delay: over the loopback interface. With them: two hosts in network namespaces,

@@ -1,7 +1,7 @@
 """Prioritized level replay: how likely each training level is to be played next. N levels, T steps, E envs.
 
-A level's score is the mean size of the advantage over the steps of an iteration that were last played on it:
-how wrong the value was there. Levels are ranked by score; those that were not played for long get a share by
+A level's score is the mean size of the advantage over the steps of an episode within one iteration, how wrong
+the value was there; of several episodes the last one scored counts. Levels are ranked by score; those that were not played for long get a share by
 how long.
 """
 

@@ -49,7 +49,7 @@ def build_parser() -> Parser:
         default="train",
         metavar="PARTS",
         help=(
-            "train: the levels of training; test: all others; train,test: both, and the gap (default:"
+            "train: the levels of training; test: those beyond them; train,test: both, and the gap (default:"
             " %(default)s)"
         ),
     )

@@ -56,7 +56,7 @@ def build_parser() -> Parser:
         default="train",
         metavar="PART",
         help=(
-            "train, test (all others) or failed: those of training that are not solved, the hardest first"
+            "train, test (those beyond them) or failed: those of training that are not solved, the hardest first"
             " (default: %(default)s)"
         ),
     )

@@ -237,7 +237,7 @@ def train_ppo_sequential(argv: Sequence[str] | None = None) -> int:
         (
             (
                 "train_ppo_sequential.py --config config/ppo_sequential.yaml --env"
-                " procgen:procgen-starpilot-v0 \\\n      --num-envs 64 --total-timesteps 50000000"
+                " procgen:procgen-starpilot-v0 --total-timesteps 50000000"
             ),
         ),
     )

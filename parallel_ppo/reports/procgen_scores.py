@@ -107,7 +107,7 @@ def game_name(env_id: str) -> str | None:
 
 
 def normalised_score(env_id: str, mean_return: float, *, distribution_mode: str) -> float | None:
-    """0 for a policy that does not look, 1 for the best possible; None where no range is published."""
+    """About 0 for a policy that does not look, 1 for the best possible; None where no range is published."""
     ranges = {"easy": EASY_RANGE, "hard": HARD_RANGE}.get(distribution_mode)
     game = game_name(env_id)
     if ranges is None or game is None:

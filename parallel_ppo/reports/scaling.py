@@ -17,7 +17,7 @@ from parallel_ppo.reports.runs import Run
 from parallel_ppo.reports.statistics import Estimate
 
 MANY_CORES = Pieces(slices=64, lanes=128, updates=32)  # of config/ppo_many_cores.yaml
-MANY_CORES_SAMPLES = 16  # times those of 32 x 128: so much more for the coordinator to do, at most
+MANY_CORES_STEPS = 512 * 128  # of its iteration
 EXTRAPOLATED_SIZES = (2, 4, 8, 16, 32, 64, 128)
 PHASES = ("t_iter", "t_rollout", "t_learn", "t_sync", "t_coordinator")
 
@@ -202,9 +202,9 @@ def simulated(
             f" {fps / summary.fps - 1:+.1%}" + (", within the spread." if inside else ".")
         )
     for name, factor, shape in (
-        ("this shape", 1, pieces),
-        ("config/ppo_many_cores.yaml", MANY_CORES_SAMPLES, MANY_CORES),
-    ):
+        ("this shape", 1.0, pieces),
+        ("config/ppo_many_cores.yaml", MANY_CORES_STEPS / steps, MANY_CORES),
+    ):  # the coordinator's own work grows with the samples, at most
         one, many = (costs._replace(rest=costs.rest * factor) for costs in (alone, together))
         base = simulated_seconds(one, shape, workers=1, cores=1)
         shares = [

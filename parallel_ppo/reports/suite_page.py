@@ -164,14 +164,14 @@ def notes(result: SuiteResult) -> list[str]:
         )
     if result.aggregates:
         lines.append(
-            "normalised: 0 is a policy that does not look, 1 the best possible; IQM: mean of the middle half"
+            "normalised: 0 is about a policy that does not look, 1 the best possible; IQM: mean of the middle half"
             " of all runs; median and mean: of all games, over games; of one game, over its runs; optimality"
             " gap: what is missing to 1 on average; intervals: runs are drawn again within each game"
         )
     if any(game.published for game in result.games):
         lines.append(
             "published: OpenAI's PPO, IMPALA, 64 x 256, 3 epochs, mean of 3 runs, within 0.15 M steps "
-            "(openai/train-procgen)"
+            "(openai/train-procgen); ours at equal steps: within as many, as far as the runs go"
         )
     return lines
 

@@ -70,9 +70,9 @@ def first_reason(num_cores: int, file: Path | None = None, policy: str = "impala
 
 
 def test_idle_cores_are_told_what_would_feed_them_and_change_nothing() -> None:
-    workers, reason = first_reason(64)
-    assert workers == 16 and "64 cores: --config config/ppo_many_cores.yaml feeds 64 workers" in reason
-    assert "many_cores" not in first_reason(16)[1]
+    workers, reason = first_reason(64, ROOT / "config" / "ppo_parallel.yaml")
+    assert workers == 32 and "64 cores: --config config/ppo_many_cores.yaml feeds 64 workers" in reason
+    assert "many_cores" not in first_reason(32, ROOT / "config" / "ppo_parallel.yaml")[1]
 
 
 def test_the_settings_for_many_cores_feed_as_many_workers_as_they_say() -> None:
