@@ -154,8 +154,8 @@ def notes(result: SuiteResult) -> list[str]:
     modes = sorted({f"{game.distribution_mode}, {_levels(game)}" for game in result.games})
     lines.append("trained on: " + "; ".join(modes))
     lines.append(
-        f"while training: the last {RETURN_WINDOW} episodes of a run (at least {LEAST_EPISODES}); "
-        "intervals are over seeds, at 95 %"
+        f"while training: the last {RETURN_WINDOW} episodes of a run (at least {LEAST_EPISODES}), on the levels "
+        "that its sampler chose (plr: not a fair sample); intervals are over seeds, at 95 %"
     )
     if any(game.returns for game in result.games):
         lines.append(
