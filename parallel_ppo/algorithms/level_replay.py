@@ -1,8 +1,8 @@
 """Prioritized level replay: how likely each training level is to be played next. N levels, T steps, E envs.
 
-A level's score is the mean size of the advantage over the steps of an episode within one iteration, how wrong
-the value was there; of several episodes the last one scored counts. Levels are ranked by score; those that were not played for long get a share by
-how long.
+A level's score is the mean size of the advantage over the steps of an episode within one iteration: how wrong
+the value was there. Of several episodes the last one scored counts. Levels are ranked by score; those that were
+not played for long get a share by how long.
 """
 
 import numpy as np

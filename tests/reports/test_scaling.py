@@ -10,11 +10,14 @@ from benchmarks import scaling as benchmark
 from benchmarks import throughput
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Iteration, Pieces
+from parallel_ppo.machine.iteration_simulation import Costs
 from parallel_ppo.reports import scaling
 from parallel_ppo.reports.runs import load_run
 from parallel_ppo.reports.scaling import SizedRun
 from parallel_ppo.reports.scaling_costs import measured_costs
 from parallel_ppo.reports.scaling_report import build_report, write_report
+from parallel_ppo.settings.layers import load_settings
+from tests.conftest import ROOT
 
 PIECES = Pieces(slices=4, lanes=8, updates=12)
 
@@ -172,3 +175,17 @@ def test_costs_are_read_from_traces_and_simulated_beside_what_was_measured(tmp_p
     lines = report_of(runs, warmup=1).sentences
     assert sum(line.startswith("Simulated with ") for line in lines) == 2
     assert sum("SIMULATED efficiency, not measured" in line for line in lines) == 2
+
+
+def test_the_simulation_of_many_cores_has_their_shape_and_scales_the_coordinator_with_its_samples():
+    shape = load_settings(file=ROOT / "config" / "ppo_many_cores.yaml", flags={}).shape
+    assert shape.steps_per_iteration == scaling.MANY_CORES_STEPS
+    lanes, updates = shape.num_slices * len(shape.lane_sizes), shape.num_epochs * shape.num_minibatches
+    assert (shape.num_slices, lanes, updates) == scaling.MANY_CORES[:3]
+    costs = Costs(slices=(0.05,), lanes=(0.001,), claim=1e-4, reduce=3e-4, rest=0.1)
+    few, many = (
+        scaling.simulated(costs, costs, [], PIECES, steps=steps, cores=2)
+        for steps in (4096, scaling.MANY_CORES_STEPS)
+    )
+    assert few[0] == many[0], "this shape"
+    assert few[1] != many[1], "16 times the coordinator's work, and just as much"
