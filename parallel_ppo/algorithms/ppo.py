@@ -4,7 +4,7 @@ An iteration: workers collect T x E steps; `targets` turns their rewards into ad
 for each epoch and minibatch: `scalars` is what a minibatch needs to know as a whole; workers run the
 network on lanes of it and ask for the derivative of `loss` in the outputs (by autograd, or by
 `loss_gradient`, which is faster and held to `loss` by a test); the network takes it from there to the
-parameters; the coordinator sums the lanes, clips the norm and steps (`training/update.py`). The
+parameters; the coordinator sums the lanes, clips the norm and steps (`training/optimizer_steps.py`). The
 dictionary of algorithms is in `algorithms/__init__.py`.
 """
 
