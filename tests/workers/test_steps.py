@@ -20,8 +20,8 @@ from parallel_ppo.exits import NumbersError
 from parallel_ppo.kernels import steps as kernel
 from parallel_ppo.kernels.native import available
 from parallel_ppo.records.timeline import Timeline
-from parallel_ppo.training.state import TrainingState
 from parallel_ppo.training.optimizer_steps import _epoch_order
+from parallel_ppo.training.state import TrainingState
 from parallel_ppo.training.update import Updated, update
 from parallel_ppo.workers import native_parts
 from parallel_ppo.workers.observer import Reach, unobserved
