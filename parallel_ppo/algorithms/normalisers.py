@@ -55,7 +55,7 @@ EPSILON = 1e-8
 
 
 class RewardNormalizer:
-    """Divides rewards by the standard deviation of the discounted return of the run's own gamma."""
+    """Divides rewards by the standard deviation of the discounted return."""
 
     def __init__(self, num_envs: int, gamma: float) -> None:
         self.gamma = gamma

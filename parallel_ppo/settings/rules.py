@@ -109,6 +109,10 @@ def _check_algorithm(settings: Settings) -> None:
         raise InputError(
             "training.augmentation_coef: nothing is augmented; set training.augmentation, or remove it"
         )
+    if training.reward_gamma is not None and not training.normalize_rewards:
+        raise InputError(
+            "training.reward_gamma: has no effect unless training.normalize_rewards is true; remove it"
+        )
     if training.clip_rewards is not None and training.normalize_rewards:
         raise InputError(
             "training.clip_rewards: rewards are normalised, and then clipped by training.reward_clip; "

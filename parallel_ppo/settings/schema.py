@@ -105,6 +105,7 @@ class TrainingSettings(Section):
     target_kl: PositiveFloat | None = None
     normalize_advantages: bool = True
     normalize_rewards: bool = True
+    reward_gamma: Fraction | None = None
     reward_clip: PositiveFloat = 10.0
     clip_rewards: PositiveFloat | None = None
     normalize_observations: bool = False

@@ -53,7 +53,9 @@ class TrainingState:
         self.parameters = self.memory.tensor("parameters")
         self.first_moment, self.second_moment = map(self.memory.tensor, ("first_moment", "second_moment"))
         self.second_moment.fill_(initial_second_moment(self.settings.training.optimizer))
-        self.rewards = RewardNormalizer(num_envs, self.settings.training.gamma)
+        training = self.settings.training
+        gamma = training.gamma if training.reward_gamma is None else training.reward_gamma
+        self.rewards = RewardNormalizer(num_envs, gamma)
         self.observations = Moments.empty(self.memory.observation_mean.shape)
         self.levels = _level_replay(self.settings.env)
         self.publish_level_chances()

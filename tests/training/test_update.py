@@ -181,6 +181,14 @@ def learned(settings: Settings, iterations: int) -> tuple[torch.Tensor, torch.Te
     return state.parameters.clone(), state.parameters - start
 
 
+def test_reward_gamma_scales_rewards_and_defaults_to_gamma() -> None:
+    default, _ = learned(small_settings(), 2)
+    same, _ = learned(small_settings(training__reward_gamma=0.999), 2)
+    other, _ = learned(small_settings(training__reward_gamma=0.5), 2)
+    assert torch.equal(default, same)
+    assert not torch.equal(default, other)
+
+
 @pytest.mark.parametrize(("env", "kind"), CASES)
 def test_a2c_and_ppo_agree_over_whole_updates(env: str, kind: str) -> None:
     """Not bit for bit: collection recorded its log-probabilities in batches of another shape."""
