@@ -120,15 +120,14 @@ def build(variant: str) -> Path:
 
 
 def _claim(folder: Path) -> None:
-    """Whoever can write here decides what this process executes."""
+    """Users who can write here decide what this process executes. The mode of a folder that exists is its
+    owner's choice: it is refused, never changed.
+    """
     folder.mkdir(parents=True, exist_ok=True, mode=0o755)
-    status = folder.stat()
-    if status.st_uid == os.geteuid() and status.st_mode & OTHERS_MAY_WRITE:
-        folder.chmod(status.st_mode & ~OTHERS_MAY_WRITE)
-    elif not _is_own(folder):
+    if not _is_own(folder):
         raise BuildError(
-            f"others can write to the kernel cache {folder}; set PARALLEL_PPO_KERNEL_CACHE to a folder of"
-            " your own"
+            f"other users can write to the kernel cache {folder}; set PARALLEL_PPO_KERNEL_CACHE to a folder"
+            " that only you can write to"
         )
 
 
@@ -149,6 +148,7 @@ def _is_sealed(library: Path) -> bool:
 
 def _compile(variant: str, library: Path) -> None:
     compiler = find_compiler()
+    print(f"compiling the kernels ({variant}), once, for about 30 s: {library.parent}", file=sys.stderr)
     handle, temporary = tempfile.mkstemp(prefix=library.stem, suffix=".tmp", dir=library.parent)
     try:
         command = [compiler, *COMMON_FLAGS, *VARIANTS[variant], *map(str, SOURCES), "-lm", "-o", temporary]

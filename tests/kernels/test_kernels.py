@@ -186,18 +186,36 @@ def test_a_library_that_never_loads_is_a_reason_and_training_goes_on_with_torch(
     assert "torch computes the network" in (line := capsys.readouterr().err) and "failed to map" in line
 
 
-def test_a_cache_that_others_can_write_is_refused(
-    fresh_loader: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("mode", [0o775, 0o777, 0o1777])
+def test_a_cache_that_others_can_write_is_refused_as_it_is(fresh_loader: Path, mode: int) -> None:
     cache = fresh_loader / "cache"
-    cache.mkdir(mode=0o755)
-    cache.chmod(0o775)
-    building._claim(cache)  # this user's own: closed to others, and used
-    assert cache.stat().st_mode & 0o777 == 0o755
-    cache.chmod(0o777)
-    monkeypatch.setattr(os, "geteuid", lambda: 12345)
-    with pytest.raises(building.BuildError, match="others can write to the kernel cache"):
+    cache.mkdir()
+    cache.chmod(mode)
+    with pytest.raises(building.BuildError, match="other users can write to the kernel cache"):
         building.build("avx2")
+    assert cache.stat().st_mode & 0o7777 == mode and not os.listdir(cache)
+
+
+def test_a_cache_of_another_user_is_refused(fresh_loader: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (fresh_loader / "cache").mkdir(mode=0o755)
+    if os.geteuid() == 0:
+        os.chown(fresh_loader / "cache", 12346, -1)  # root's own are trusted
+    monkeypatch.setattr(os, "geteuid", lambda: 12345)
+    with pytest.raises(building.BuildError, match="other users can write to the kernel cache"):
+        building.build("avx2")
+
+
+@pytest.mark.skipif(not USABLE, reason="needs a compiler")
+def test_compiling_is_announced_once(
+    fresh_loader: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = fresh_loader / "tiny.c"
+    source.write_text("int answer(void) { return 42; }\n")
+    monkeypatch.setattr(building, "SOURCES", [source])
+    building.build("avx2")
+    assert "compiling the kernels (avx2), once" in capsys.readouterr().err
+    building.build("avx2")
+    assert capsys.readouterr().err == ""
 
 
 def test_an_installed_package_keeps_its_libraries_in_the_users_cache(
