@@ -20,9 +20,19 @@ from parallel_ppo.printable import printable
 from parallel_ppo.reports import trainer
 from parallel_ppo.reports.command_line import progress_bar, shown
 from parallel_ppo.reports.errors import TrainerFailed
-from parallel_ppo.reports.procgen_scores import game_name
-from parallel_ppo.reports.runs import SUMMARY, load_run, read_object
-from parallel_ppo.reports.suite import EVALUATION, Job, Plan, load_suite_runs, save_plan, summarise
+from parallel_ppo.reports.runs import METRICS, SUMMARY, load_run, read_object
+from parallel_ppo.reports.suite import (
+    EVALUATION,
+    EVALUATION_SEED,
+    MAX_EPISODE_STEPS,
+    Job,
+    Plan,
+    evaluation_levels,
+    is_evaluated,
+    load_suite_runs,
+    save_plan,
+    summarise,
+)
 from parallel_ppo.reports.suite_page import write_suite
 
 SAVED_AND_STOPPED = (75, 130)
@@ -65,7 +75,9 @@ class _State:
 
     def __init__(self, plan: Plan, directory: Path, console: Console) -> None:
         self.plan, self.directory, self.console = plan, directory, console
-        self.waiting = [job for job in plan.jobs() if job.name not in plan.finished]
+        self.waiting = [
+            job for job in plan.jobs() if job.name not in plan.finished or self._lacks_evaluation(job)
+        ]
         self.active: list[Active] = []
         self.children: list[subprocess.Popen] = []
         self.free: list[list[int]] = []
@@ -79,10 +91,24 @@ class _State:
             job, cpus = self.waiting.pop(0), self.free.pop(0)
             target = self.directory / job.name
             output = target.with_name(f"{target.name}.log")
-            arguments = training_arguments(self.plan, job, target)
-            child = trainer.start(command("train", *arguments), output, cpus)
-            self.active.append(Active(job, target, output, cpus, child))
+            is_trained = job.name in self.plan.finished
+            line = (
+                command("evaluate", *evaluation_arguments(self.plan, target))
+                if is_trained
+                else command("train", *training_arguments(self.plan, job, target))
+            )
+            child = trainer.start(line, output, cpus)
+            self.active.append(Active(job, target, output, cpus, child, evaluates=is_trained))
             self.children.append(child)
+
+    def _lacks_evaluation(self, job: Job) -> bool:
+        """A finished run whose evaluation is missing, or has other settings than those of the suite."""
+        target = self.directory / job.name
+        return (
+            self.plan.evaluation_episodes > 0
+            and (target / METRICS).exists()
+            and not is_evaluated(self.plan, load_run(target))
+        )
 
     def go_on(self, each: Active) -> None:
         """After a process has ended: evaluate what was trained, and write down what is finished or failed."""
@@ -95,7 +121,8 @@ class _State:
                 each.evaluates = True
                 self.children.append(each.child)
                 return
-            self.plan = replace(self.plan, finished=[*self.plan.finished, each.job.name])
+            finished = dict.fromkeys([*self.plan.finished, each.job.name])
+            self.plan = replace(self.plan, finished=list(finished))
             self.console.print(f"{shown(each.job.name)}: done")
         except TrainerFailed as error:
             if error.exit_code in SAVED_AND_STOPPED:
@@ -162,17 +189,11 @@ def training_arguments(plan: Plan, job: Job, target: Path) -> list[str]:
 
 
 def evaluation_arguments(plan: Plan, target: Path) -> list[str]:
-    run = load_run(target)
-    unseen = game_name(run.env_id) is not None and run.setting("env.num_levels", 0)
-    levels = "train,test" if unseen else "train"
-    episodes = str(plan.evaluation_episodes)
-    return [
-        str(target),
-        "--levels",
-        levels,
-        "--num-episodes",
-        episodes,
-        "--output",
-        str(target / EVALUATION),
-        "--quiet",
-    ]
+    flags = {
+        "--levels": ",".join(evaluation_levels(load_run(target))),
+        "--num-episodes": plan.evaluation_episodes,
+        "--seed": EVALUATION_SEED,
+        "--max-steps": MAX_EPISODE_STEPS,
+        "--output": target / EVALUATION,
+    }
+    return [str(target), *(str(word) for flag in flags.items() for word in flag), "--quiet"]

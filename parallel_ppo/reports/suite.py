@@ -18,13 +18,21 @@ import numpy as np
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import statistics
 from parallel_ppo.reports.curves import final_returns, returns_near
-from parallel_ppo.reports.procgen_scores import WINDOW, Published, normalised_score, published_curve
+from parallel_ppo.reports.procgen_scores import (
+    WINDOW,
+    Published,
+    game_name,
+    normalised_score,
+    published_curve,
+)
 from parallel_ppo.reports.runs import MAX_OBJECT_BYTES, METRICS, Run, load_run, read_object
 from parallel_ppo.reports.statistics import Estimate
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
 
 MANIFEST = "suite.json"
-EVALUATION = "evaluation.json"
+EVALUATION = "suite_evaluation.json"  # users write evaluation.json, with settings of their choice
+EVALUATION_SEED = 0
+MAX_EPISODE_STEPS = 100_000
 LEVELS = ("train", "test")
 PROFILE_AT = np.linspace(0, 1, 51)
 
@@ -188,16 +196,40 @@ def load_suite_runs(plan: Plan, directory: Path) -> Runs:
     return runs
 
 
-def evaluated_returns(run: Run) -> dict[str, float]:
-    """The mean return on each kind of levels, of the policy that the run ended with; empty where that was
-    not evaluated.
-    """
+def evaluation_levels(run: Run) -> tuple[str, ...]:
+    """Only Procgen with a bounded number of levels has levels that the run never saw."""
+    has_unseen = game_name(run.env_id) is not None and bool(run.setting("env.num_levels", 0))
+    return LEVELS if has_unseen else LEVELS[:1]
+
+
+def is_evaluated(plan: Plan, run: Run) -> bool:
+    """Whether the evaluation of `run` is of its last policy, with exactly the settings of the suite."""
     report = read_object(run.path / EVALUATION, []) or {}
     levels = report.get("levels")
-    if report.get("policy_sha256") != run.policy_sha256[-1] or not isinstance(levels, dict):
+    wanted = {
+        "policy_sha256": run.policy_sha256[-1],
+        "env_id": run.env_id,
+        "seed": EVALUATION_SEED,
+        "deterministic": False,
+        "num_episodes": plan.evaluation_episodes,
+        "max_steps": MAX_EPISODE_STEPS,
+    }
+    return (
+        all(name in report and report[name] == value for name, value in wanted.items())
+        and isinstance(levels, dict)
+        and sorted(levels) == sorted(evaluation_levels(run))
+    )
+
+
+def evaluated_returns(plan: Plan, run: Run) -> dict[str, float]:
+    """The mean return on each kind of levels, of the policy that the run ended with; empty if the run has
+    not been evaluated.
+    """
+    if not is_evaluated(plan, run):
         return {}
+    levels = (read_object(run.path / EVALUATION, []) or {})["levels"]
     found = {}
-    for part in LEVELS:
+    for part in evaluation_levels(run):
         try:
             found[part] = float(levels[part]["return"]["mean"]["value"])
         except (KeyError, TypeError, ValueError):
@@ -206,7 +238,7 @@ def evaluated_returns(run: Run) -> dict[str, float]:
 
 
 def summarise(plan: Plan, runs: Runs) -> SuiteResult:
-    games = [summarise_game(*key, members) for key, members in runs.items()]
+    games = [summarise_game(plan, *key, members) for key, members in runs.items()]
     every = [run for members in runs.values() for run in members]
     first = every[0] if every else None
     return SuiteResult(
@@ -277,11 +309,11 @@ def improvement(games: Sequence[GameResult], setting: str, over: str, part: str)
     return Improvement(setting, over, part, len(common), probability)
 
 
-def summarise_game(game: str, setting: str, runs: Sequence[Run]) -> GameResult:
+def summarise_game(plan: Plan, game: str, setting: str, runs: Sequence[Run]) -> GameResult:
     first = runs[0]
     mode = str(first.setting("env.distribution_mode", "easy"))
     levels = int(first.setting("env.num_levels", 0) or 0)
-    evaluated = [evaluated_returns(run) for run in runs]
+    evaluated = [evaluated_returns(plan, run) for run in runs]
     returns = {part: [each[part] for each in evaluated if part in each] for part in LEVELS}
     gaps = [each["train"] - each["test"] for each in evaluated if len(each) == 2]
     scores = {

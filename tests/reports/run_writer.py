@@ -155,5 +155,20 @@ def write_run(
     return path
 
 
+def write_evaluation(path: Path, returns: dict[str, float], *, file: str | Path = "", **settings) -> None:
+    """The parts of an evaluation that a suite reads."""
+    run = yaml.safe_load((path / "config.yaml").read_text())
+    report = {
+        "policy_sha256": json.loads((path / "summary.json").read_text())["policy_sha256"],
+        "env_id": run["env"]["id"],
+        "seed": 0,
+        "deterministic": False,
+        "num_episodes": 100,
+        "max_steps": 100_000,
+        "levels": {part: {"return": {"mean": {"value": value}}} for part, value in returns.items()},
+    }
+    (Path(file) if file else path / "suite_evaluation.json").write_text(json.dumps(report | settings))
+
+
 def _write_lines(path: Path, rows: list[dict]) -> None:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -3,19 +3,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from run_writer import write_run
+from run_writer import write_evaluation, write_run
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import statistics
 from parallel_ppo.reports.suite import Job, Plan, aggregate, load_plan, load_suite_runs, save_plan, summarise
 from parallel_ppo.reports.suite_page import suite_markdown, write_suite
-
-
-def write_evaluation(path, **returns):
-    summary = json.loads((path / "summary.json").read_text())
-    levels = {part: {"return": {"mean": {"value": value}}} for part, value in returns.items()}
-    report = {"policy_sha256": summary["policy_sha256"], "levels": levels}
-    (path / "evaluation.json").write_text(json.dumps(report))
 
 
 def make_suite(directory, games, settings=("",), seeds=(1, 2)):
@@ -32,7 +25,7 @@ def make_suite(directory, games, settings=("",), seeds=(1, 2)):
         write_run(path, env=job.game, seed=job.seed, iterations=40, num_envs=256, n_steps=128, num_levels=200)
         better = 0.5 * list(settings).index(job.setting)
         unseen = {} if job.game == "CartPole-v1" else {"test": 6.0 + job.seed / 4 + better}
-        write_evaluation(path, train=8.0 + job.seed / 4 + better, **unseen)
+        write_evaluation(path, {"train": 8.0 + job.seed / 4 + better, **unseen})
     return directory, Plan(**{**vars(plan), "finished": plan.names()})
 
 
@@ -126,14 +119,34 @@ def test_a_game_whose_runs_are_all_equal_is_told_beside_the_intervals(tmp_path):
     assert "| unseen levels | 2 (1 with runs all equal) | 4 |" in suite_markdown(result)
 
 
-def test_an_evaluation_of_another_policy_is_not_used(suite):
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"policy_sha256": "0"},
+        {"env_id": "procgen:procgen-jumper-v0"},
+        {"num_episodes": 8},
+        {"max_steps": 40},
+        {"deterministic": True},
+        {"seed": 1},
+        {"levels": {"train": {"return": {"mean": {"value": 1.0}}}}},
+        {"levels": 7},
+    ],
+)
+def test_an_evaluation_with_other_settings_is_not_used(suite, change):
     directory, plan = suite
-    path = directory / "coinrun-seed2" / "evaluation.json"
-    path.write_text(path.read_text().replace('"policy_sha256": "', '"policy_sha256": "0'))
-    (directory / "CartPole-v1-seed1" / "evaluation.json").write_text('{"levels": 7}')
-    coinrun, cartpole = summarise(plan, load_suite_runs(plan, directory)).games
-    assert len(coinrun.normalised["test"].runs) == 1
-    assert cartpole.returns["train"].value == pytest.approx(8.5)
+    path = directory / "coinrun-seed2" / "suite_evaluation.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    coinrun, _ = summarise(plan, load_suite_runs(plan, directory)).games
+    assert coinrun.normalised["test"].runs == pytest.approx([(6.25 - 5) / 5])
+
+
+def test_the_evaluation_of_a_user_does_not_reach_the_suite(suite):
+    """`evaluate.py RUN` writes evaluation.json, with settings that the user chose."""
+    directory, plan = suite
+    before = suite_markdown(summarise(plan, load_suite_runs(plan, directory)))
+    for run in (directory / name for name in plan.finished):
+        write_evaluation(run, {"train": 1.0, "test": 1.0}, file=run / "evaluation.json")
+    assert suite_markdown(summarise(plan, load_suite_runs(plan, directory))) == before
 
 
 def test_the_page_the_markdown_and_the_json(suite):

@@ -30,13 +30,16 @@ if not path.exists():
 time.sleep(0.3)
 sys.exit(int(word.get("--exit", 0)))
 """
-EVALUATOR = """
+EVALUATOR = f"""
 import json, sys
+sys.path[:0] = [{str(HERE)!r}]
 from pathlib import Path
+from run_writer import write_evaluation
 path, word = Path(sys.argv[1]), dict(zip(sys.argv[2::2], sys.argv[3::2]))
-sha = json.loads((path / "summary.json").read_text())["policy_sha256"]
-levels = {part: {"return": {"mean": {"value": 7.5}}} for part in word["--levels"].split(",")}
-Path(word["--output"]).write_text(json.dumps({"policy_sha256": sha, "levels": levels}))
+write_evaluation(
+    path, dict.fromkeys(word["--levels"].split(","), 7.5), file=word["--output"],
+    num_episodes=int(word["--num-episodes"]), max_steps=int(word["--max-steps"]), seed=int(word["--seed"]),
+)
 """
 
 
@@ -144,3 +147,16 @@ def test_a_resumed_suite_tries_failed_runs_again_on_other_cores(project):
     assert suite.main(["--resume", str(project), "--at-once", "2", "--quiet"]) == 0
     after = load_plan(project)
     assert after.finished == ["coinrun-seed1"] and after.failed == {} and after.at_once == 2
+
+
+def test_a_resumed_suite_evaluates_what_has_other_settings(project):
+    run_all(plan(), project)
+    path = project / "coinrun-seed1" / "suite_evaluation.json"
+    right = path.read_bytes()
+    began = (project / "coinrun-seed1" / "began").read_bytes()
+    for name, value in (("max_steps", 40), ("deterministic", True)):
+        path.write_text(json.dumps(json.loads(right) | {name: value}))
+        assert suite.main(["--resume", str(project), "--quiet"]) == 0
+        assert path.read_bytes() == right
+    assert load_plan(project).finished == ["coinrun-seed1"]
+    assert (project / "coinrun-seed1" / "began").read_bytes() == began, "it was not trained again"
