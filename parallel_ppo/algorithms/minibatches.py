@@ -1,5 +1,7 @@
 """Which samples a minibatch holds, and how lanes of it are added up. T steps, E envs, L lanes."""
 
+from collections.abc import Iterable
+
 import numpy as np
 from torch import Tensor
 
@@ -15,6 +17,16 @@ def slab_rows(order: np.ndarray, *, slice_index: int, slice_envs: int, num_envs:
     """Samples of a slice (step-major) -> rows of the slab viewed as [T * E, ...]."""
     step, env = np.divmod(order, slice_envs)
     return step * num_envs + slice_index * slice_envs + env
+
+
+def plain_sum(numbers: Iterable[float]) -> float:
+    """From left to right, each sum rounded. The built-in `sum` compensates rounding from Python 3.12 on, so
+    its result depends on the version.
+    """
+    total = 0.0
+    for number in numbers:
+        total += number
+    return total
 
 
 def tree_sum(rows: list[Tensor]) -> Tensor:

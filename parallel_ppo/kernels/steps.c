@@ -36,7 +36,7 @@ typedef struct {
     const int64_t *lane_sizes;        /* [lanes of a slice] */
     int64_t parameters, num_scalars, steps, lanes, ranges, lanes_of_slice, slices, samples, minibatches, slice_samples;
     double max_norm, target_kl, batch_size, beta1, beta2, epsilon;
-    int64_t has_target, compensates;  /* Python's sum of floats does, from 3.12 on */
+    int64_t has_target;
     int64_t holder, holders, asks;    /* `asks`: every item is handed to the caller, who may watch */
     word first, round;                /* of this update; of what was claimed last */
     int64_t packed_step;              /* whose weights are laid out; -1: none */
@@ -101,15 +101,11 @@ static void sum_statistics(const steps *s, double *sums) {
     memcpy(sums, waiting[0], sizeof(waiting[0]));
 }
 
-/* As Python adds floats. */
+/* As `minibatches.plain_sum`. */
 static double sum_squares(const steps *s) {
-    double total = 0, lost = 0;
-    for (int64_t block = 0; block < blocks_of(s); block++) {
-        const double x = s->squares[block], sum = total + x;
-        lost += fabs(total) >= fabs(x) ? (total - sum) + x : (x - sum) + total;
-        total = sum;
-    }
-    return s->compensates && lost != 0 && isfinite(lost) ? total + lost : total;
+    double total = 0;
+    for (int64_t block = 0; block < blocks_of(s); block++) total += s->squares[block];
+    return total;
 }
 
 /* What becomes of a step, into its row of results. */

@@ -29,7 +29,7 @@ class StepsView(ctypes.Structure):
             "minibatches", "slice_samples",
         )),
         *((name, _number) for name in ("max_norm", "target_kl", "batch_size", "beta1", "beta2", "epsilon")),
-        *((name, _integer) for name in ("has_target", "compensates", "holder", "holders", "asks")),
+        *((name, _integer) for name in ("has_target", "holder", "holders", "asks")),
         ("first", _word), ("round", _word), ("packed_step", _integer), ("watch", _number),
     )  # fmt: skip
 

@@ -12,6 +12,7 @@ from parallel_ppo.algorithms.curiosity import whitening
 from parallel_ppo.algorithms.curiosity.encoders import draw
 from parallel_ppo.algorithms.curiosity.models import MODELS
 from parallel_ppo.algorithms.curiosity.returns import intrinsic_advantages
+from parallel_ppo.algorithms.minibatches import plain_sum
 from parallel_ppo.algorithms.normalisers import (
     EPSILON,
     Moments,
@@ -166,7 +167,7 @@ class Remembered:
             **{
                 f"{name}_loss": getattr(sums, f"{name}_loss") / learned for name in MODELS[chosen.kind].LOSSES
             },
-            "predictor_grad_norm": sum(norms) / steps,
+            "predictor_grad_norm": plain_sum(norms) / steps,
         }
         if slab.episodic_size.size:
             columns["episodic_memory_size"] = float(slab.episodic_size.mean(dtype=np.float64))

@@ -5,6 +5,7 @@ import shlex
 import time
 from typing import Any
 
+from parallel_ppo.algorithms.minibatches import plain_sum
 from parallel_ppo.arguments import as_typed
 from parallel_ppo.exits import ExitCode, Interrupted, RunError, StorageError
 from parallel_ppo.machine.placement import plan_placement
@@ -74,7 +75,9 @@ def _closing_lines(plan: Plan, coordinator: Coordinator, code: ExitCode) -> list
     how = {ExitCode.DONE: "done", ExitCode.INTERRUPTED: "interrupted", ExitCode.PREEMPTED: "preempted"}[code]
     reached = f"{how}: {counters.env_steps:,} steps in {_time(counters.wall_time)}"
     if returns:
-        reached += f", return {sum(returns) / len(returns):.2f} (mean of {count(len(returns), 'episode')})"
+        reached += (
+            f", return {plain_sum(returns) / len(returns):.2f} (mean of {count(len(returns), 'episode')})"
+        )
     if code != ExitCode.DONE:
         return [f"{reached}; continue with --resume {root}"]
     return [
@@ -133,7 +136,7 @@ def _summarize(
         "fps_mean": counters.env_steps / counters.wall_time if counters.wall_time else None,
         "policy_sha256": sha256(policy, state.parameters),
         "state_sha256": coordinator.snapshot.sha256(),
-        "final_return_mean": sum(returns) / len(returns) if returns else None,
+        "final_return_mean": plain_sum(returns) / len(returns) if returns else None,
         "best_return": coordinator.snapshot.counters["best_return"],
         "num_workers": coordinator.pool.num_workers,
         "num_threads": plan.settings.hardware.num_threads if plan.kind == "sequential" else 1,

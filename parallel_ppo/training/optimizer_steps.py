@@ -176,7 +176,7 @@ def _check_finite(state: TrainingState, found: Statistics, epoch: int, minibatch
     spoil the parameters.
     """
     squares, end = state.memory.gradient_squares.tolist(), -(-state.memory.policy_end // BLOCK)
-    sums = sum(squares[:end]), sum(squares[end:])
+    sums = minibatches.plain_sum(squares[:end]), minibatches.plain_sum(squares[end:])
     norm, predictor_norm = (math.sqrt(each) if each >= 0 else math.nan for each in sums)
     if not (math.isfinite(norm + predictor_norm) and np.isfinite(found).all()):
         raise NumbersError(

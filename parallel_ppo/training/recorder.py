@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 
+from parallel_ppo.algorithms.minibatches import plain_sum
 from parallel_ppo.cluster.protocol import Cluster, NodeReport
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import StorageError
@@ -327,4 +328,4 @@ def sync_columns(reports: list[NodeReport]) -> Record:
 
 
 def _mean(values: Any) -> float | None:
-    return sum(values) / len(values) if values else None
+    return plain_sum(values) / len(values) if values else None

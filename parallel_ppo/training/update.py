@@ -10,6 +10,7 @@ import numpy as np
 
 from parallel_ppo.algorithms import ALGORITHMS
 from parallel_ppo.algorithms.algorithm import Schedules, Statistics
+from parallel_ppo.algorithms.minibatches import plain_sum
 from parallel_ppo.algorithms.normalisers import Moments, explained_variance
 from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.records.timeline import Timeline
@@ -106,7 +107,7 @@ def _columns(
         **({} if state.levels is None else state.levels.columns()),
         **(regularisation if state.settings.training.augmentation != "none" else {}),
         "explained_variance": explained_variance(value=slab.value[:-1], target_return=slab.target_return),
-        "grad_norm": sum(one.norm for one in applied) / max(1, steps),
+        "grad_norm": plain_sum(one.norm for one in applied) / max(1, steps),
         "learning_rate": schedules.learning_rate,
         "clip_range": schedules.clip_range,
         "policy_lag": state.settings.training.lag,

@@ -5,7 +5,6 @@ Where this does not apply (`native_parts.py`), the coordinator takes each step i
 """
 
 import ctypes
-import sys
 import time
 from collections.abc import Iterator, Sequence
 
@@ -26,7 +25,6 @@ from parallel_ppo.workers.worker import Worker
 PATIENCE = 1000  # milliseconds after which a waiting worker looks up
 RANGE_ADDITIONS = 1 << 21  # fewer are not worth another range
 STAGE_NAMES = {kernel.SUM: "sum", kernel.ADAM: "adam", kernel.COPY: "copy"}
-PYTHON_COMPENSATES = sys.version_info >= (3, 12)
 
 
 def make_steps(settings: Settings, memory: Memory, num_workers: int) -> "Steps | None":
@@ -50,7 +48,7 @@ def _view(settings: Settings, memory: Memory) -> kernel.StepsView:
         *(array.ctypes.data for array in arrays), *stepped, *(array.ctypes.data for array in plan),
         None, None, sizes.ctypes.data, *numbers, 1, len(sizes), shape.num_slices,
         memory.step_rows.shape[2], shape.num_minibatches, shape.slice_samples, training.max_grad_norm,
-        kl or 0.0, shape.batch_size, *ADAM_BETAS, training.adam_eps, kl is not None, PYTHON_COMPENSATES,
+        kl or 0.0, shape.batch_size, *ADAM_BETAS, training.adam_eps, kl is not None,
     )  # fmt: skip
     view.kept = sizes  # as long as the view
     return view

@@ -1,5 +1,7 @@
 """PPO's arithmetic against slow twins that are written as the definitions read."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -156,3 +158,8 @@ def test_explained_variance() -> None:
     assert explained_variance(value=target, target_return=target) == 1
     assert explained_variance(value=np.full_like(target, 2.5), target_return=target) == pytest.approx(0)
     assert explained_variance(value=target, target_return=np.ones_like(target)) == 0
+
+
+def test_a_plain_sum_rounds_on_every_version_of_python() -> None:
+    assert minibatches.plain_sum([1.0, 1e100, 1.0, -1e100]) == 0.0
+    assert math.isnan(minibatches.plain_sum([1.0, math.nan])) and minibatches.plain_sum([]) == 0.0
