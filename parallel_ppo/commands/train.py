@@ -99,7 +99,7 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals, audienc
     keep_freed_memory()
     from parallel_ppo.training.planning import make_plan
 
-    say = (lambda line: None) if arguments.quiet or arguments.print_config else print
+    say = print if arguments.verbose and not arguments.print_config else lambda line: None
     requeue = Requeue(arguments.requeue)
     signals.before_leaving = requeue.ask_if_preempted
     if getattr(arguments, "carry_on", False):
@@ -142,7 +142,7 @@ def _run(
         from parallel_ppo.training import session
 
         callbacks: Sequence[Any] = ()
-        display = make_display(arguments.quiet)
+        display = make_display(arguments.quiet, arguments.verbose)
         if audience is not None:
             audience.planned(plan.directory.root)
             display, callbacks = audience.display, audience.callbacks

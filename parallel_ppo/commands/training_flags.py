@@ -151,12 +151,12 @@ def flag_values(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def with_flag(message: str, parser: Parser, arguments: argparse.Namespace) -> str:
-    """An error about a setting begins with its key; where a flag gave the value, the flag is named too."""
-    key = message.partition(":")[0]
+    """An error about a setting begins with its key; where a flag gave the value, with the flag."""
+    key, _, rest = message.partition(":")
     if key not in vars(arguments):
         return message
     flag = next(action.option_strings[0] for action in parser._actions if action.dest == key)
-    return f"{flag} {vars(arguments)[key]}: {message}"
+    return f"{flag}:{rest}"
 
 
 def shipped_config(env_id: Any, kind: str, algorithm: str = "ppo") -> Path | None:

@@ -7,10 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rich.console import Console
-
 from parallel_ppo.records import display
-from parallel_ppo.records.display import Display, PlainDisplay, summary_line
+from parallel_ppo.records.display import Clock, Display, PlainDisplay
 
 INTERVAL = 0.5
 
@@ -26,27 +24,29 @@ def is_notebook() -> bool:
 
 class NotebookDisplay(PlainDisplay):
     def __init__(self) -> None:
-        super().__init__(Console(highlight=False), quiet=False)
+        super().__init__(sys.stdout, sys.stderr)
         self.handle: Any = None
-        self.line = ""
+        self.last = 0.0
 
-    def start(self, header: list[str], progress: Callable[[], display.Progress]) -> None:
+    def start(self, header: list[str], clock: Callable[[], Clock]) -> None:
         from IPython.display import display as show_cell
 
-        super().start(header, progress)
+        self.status.clock = clock
+        for line in header:
+            self.note(line)
         self.handle = show_cell({"text/plain": "starting"}, raw=True, display_id=True)
 
     def show(self, record: dict[str, Any]) -> None:
-        self.line = summary_line(record, *self.progress())
+        super().show(record)
         if time.monotonic() - self.last >= INTERVAL:
             self._update()
 
     def close(self) -> None:
         """The last line says where the run ended, however it did."""
-        if self.line:
+        if self.status.record is not None:
             self._update()
         super().close()
 
     def _update(self) -> None:
         self.last = time.monotonic()
-        self.handle.update({"text/plain": self.line}, raw=True)
+        self.handle.update({"text/plain": self.status.line()}, raw=True)

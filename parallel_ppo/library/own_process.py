@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from parallel_ppo.exits import CallbackError, RunError
-from parallel_ppo.records.display import Display
+from parallel_ppo.records.display import Clock, Display, Phases
 from parallel_ppo.training.callbacks import Callback, Progress
 
 CALLER_LEFT = "the caller left"
@@ -28,7 +28,7 @@ class Caller:
         self.channel, self.lock = channel, threading.Lock()
         self.display: Display = self
         self.callbacks: Sequence[Any] = [Callback("the caller", self.ask)]
-        self.progress: Callable[[], Any] = lambda: (0.0, None)
+        self.clock: Callable[[], Clock] = lambda: Clock(0.0, 0.0, None)
 
     def tell(self, *message: Any) -> None:
         with self.lock, contextlib.suppress(OSError):
@@ -49,18 +49,18 @@ class Caller:
 
     # --- a Display ------------------------------------------------------------------------------------------
 
-    def start(self, header: list[str], progress: Callable[[], Any]) -> None:
-        self.progress = progress
+    def start(self, header: list[str], clock: Callable[[], Clock]) -> None:
+        self.clock = clock
         self.tell("start", header)
 
-    def watch(self, share_collected: Callable[[], float]) -> None:
-        pass  # how far a collect is would need a message for each look
+    def watch(self, phases: Phases) -> None:
+        pass  # a message for each look would be needed
 
     def phase(self, name: str) -> None:
         self.tell("phase", name)
 
     def show(self, record: dict[str, Any]) -> None:
-        self.tell("show", record, *self.progress())
+        self.tell("show", record, *self.clock())
 
     def note(self, line: str) -> None:
         self.tell("note", line)

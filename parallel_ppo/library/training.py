@@ -21,6 +21,7 @@ from parallel_ppo.child import child
 from parallel_ppo.exits import ExitCode, InputError, RunError
 from parallel_ppo.library.notebook import make_display
 from parallel_ppo.library.run import Run
+from parallel_ppo.records.display import Clock
 from parallel_ppo.settings.layers import nearest
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.callbacks import Progress, failure, progress_of
@@ -185,7 +186,7 @@ class Session:
     ) -> None:
         self.kind, self.flags, self.watchers = kind, flags, watchers
         self.display = make_display(quiet)
-        self.progress: tuple[float, float | None] = (0.0, None)
+        self.clock = Clock(0.0, 0.0, None)
         self.directory: Path | None = None
         self.code: int | None = None
         self.error: RunError | None = None
@@ -234,10 +235,10 @@ class Session:
         return {}
 
     def _on_start(self, header: list[str]) -> None:
-        self.display.start(header, lambda: self.progress)
+        self.display.start(header, lambda: self.clock)
 
-    def _on_show(self, record: dict[str, Any], share: float, left: float | None) -> None:
-        self.progress = share, left
+    def _on_show(self, record: dict[str, Any], *clock: Any) -> None:
+        self.clock = Clock(*clock)
         self.display.show(record)
 
     def _on_text(self, name: str, text: str) -> None:

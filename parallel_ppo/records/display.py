@@ -1,31 +1,51 @@
-"""What a person sees while a run goes on: a live line in a terminal, plain lines elsewhere, nothing with
---quiet.
+"""The progress of a run on the user's screen: one live line in a terminal, timestamped lines elsewhere,
+only warnings with --quiet.
 """
 
+import contextlib
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import IO, NamedTuple, Protocol
 
 from rich.console import Console, Group
 from rich.live import Live
-from rich.progress_bar import ProgressBar
-from rich.table import Table
 from rich.text import Text
 
 from parallel_ppo.printable import printable
 from parallel_ppo.records.metrics import Record
 from parallel_ppo.storage.files import open_to_append
 
-PLAIN_INTERVAL = 10.0
-Progress = tuple[float, float | None]  # share of the budget, and the seconds left where they are known
+FIRST_LINE_AFTER = 10.0  # seconds, where there is no terminal
+LINE_INTERVAL = 60.0
+WIDE = 120  # columns from which details are shown without --verbose
+MOST_NODES = 8
+
+
+class Clock(NamedTuple):
+    """How far a run is."""
+
+    elapsed: float  # seconds, earlier sessions included
+    share: float  # of the budget
+    left: float | None  # seconds, where they can be estimated
+
+
+class Phases(Protocol):
+    """How far the present iteration is."""
+
+    steps: int  # environment steps of an iteration
+
+    def share(self, phase: str) -> float | None:
+        """How much of this phase is done; None where it is not known."""
+        ...
 
 
 class Display(Protocol):
-    def start(self, header: list[str], progress: Callable[[], Progress]) -> None: ...
+    def start(self, header: list[str], clock: Callable[[], Clock]) -> None: ...
 
-    def watch(self, share_collected: Callable[[], float]) -> None: ...
+    def watch(self, phases: Phases) -> None: ...
 
     def phase(self, name: str) -> None: ...
 
@@ -38,11 +58,11 @@ class Display(Protocol):
     def close(self) -> None: ...
 
 
-def make_display(quiet: bool) -> Display:
-    console = Console(stderr=False, highlight=False)
-    if quiet:
-        return PlainDisplay(Console(stderr=True, highlight=False), quiet=True)
-    return LiveDisplay(console) if console.is_terminal else PlainDisplay(console, quiet=False)
+def make_display(quiet: bool, verbose: bool = False) -> Display:
+    console = Console(highlight=False)
+    if not quiet and console.is_terminal and not console.is_dumb_terminal:
+        return LiveDisplay(console, verbose)
+    return PlainDisplay(sys.stdout, sys.stderr, quiet=quiet, verbose=verbose)
 
 
 def make_log(path: Path, name: str) -> Display:
@@ -52,8 +72,8 @@ def make_log(path: Path, name: str) -> Display:
         file = open(open_to_append(path), "a", encoding="utf-8")  # noqa: SIM115  (never closed)
     except OSError as error:
         print(f"warning: {path}: node {name} keeps no log ({error.strerror})", file=sys.stderr)
-        return PlainDisplay(Console(stderr=True, highlight=False), quiet=True)
-    return PlainDisplay(Console(file=file, highlight=False), quiet=False)
+        return PlainDisplay(sys.stdout, sys.stderr, quiet=True)
+    return PlainDisplay(file, file)
 
 
 def duration_text(seconds: float) -> str:
@@ -62,146 +82,209 @@ def duration_text(seconds: float) -> str:
     return f"{hours}:{minutes:02d}:{seconds:02d}"
 
 
-def _shown(value: Any, pattern: str) -> str:
-    return "-" if value is None else format(value, pattern)
+# --- what is shown ------------------------------------------------------------------------------------------
 
 
-def summary_line(record: Record, progress: float, eta: float | None) -> str:
-    phases = (
-        f"collect {record['t_rollout'] / record['t_iter']:.0%} update"
-        f" {record['t_learn'] / record['t_iter']:.0%}"
-    )
-    return (
-        f"{progress:4.0%}  eta {duration_text(eta) if eta is not None else '-'}  step"
-        f" {record['steps_global']:,}  {record['fps']:,.0f} fps  return"
-        f" {_shown(record['episode_return_mean'], '.2f')}  {phases}  kl {record['approx_kl']:.4f}  entropy"
-        f" {record['entropy']:.3f}{sync_text(record)}"
-    )
+class Item(NamedTuple):
+    """`label value`, or `value unit`; the highest rank is dropped first where the line is too long."""
+
+    rank: int
+    label: str
+    value: str
+    unit: str = ""
+
+    @property
+    def text(self) -> str:
+        return " ".join(part for part in (self.label, self.value, self.unit) if part)
 
 
-def sync_text(record: Record) -> str:
-    """Nothing on one node."""
-    if record["world_size"] == 1:
-        return ""
-    wait, transfer = record["t_sync_wait"] / record["t_iter"], record["t_sync_transfer"] / record["t_iter"]
-    return (
-        f"  nodes {record['world_size']}: waiting {wait:.0%} transfer {transfer:.0%}, slowest"
-        f" {record['slowest_node']}"
-    )
+class Status:
+    """What is known of a run at any moment."""
+
+    def __init__(self, verbose: bool = False) -> None:
+        self.verbose = verbose
+        self.record: Record | None = None
+        self.clock: Callable[[], Clock] = lambda: Clock(0.0, 0.0, None)
+        self.phases: Phases | None = None
+        self.phase, self.phase_since = "starting", time.monotonic()
+
+    def show(self, record: Record) -> None:
+        """The returns of the last live evaluation stay until the next."""
+        kept = {name: value for name, value in (self.record or {}).items() if name.startswith("eval_")}
+        self.record = kept | record
+
+    def enter(self, phase: str) -> None:
+        self.phase, self.phase_since = phase, time.monotonic()
+
+    def items(self, details: bool) -> list[Item]:
+        clock = self.clock()
+        left = [] if clock.left is None else [Item(3, "left", duration_text(clock.left))]
+        head = [Item(0, "", f"{clock.share:4.0%}"), Item(5, "elapsed", duration_text(clock.elapsed)), *left]
+        if self.record is None:
+            return [*head, *self._first_iteration()]
+        record = self.record
+        shown = [
+            *head,
+            Item(4, "step", f"{record['steps_global']:,}"),
+            Item(2, "", f"{record['fps']:,.0f}", "steps/s"),
+            Item(1, "return", _number(record["episode_return_mean"])),
+            *(
+                Item(6, name, _number(record[f"eval_{name}_return"]))
+                for name in ("train", "test")
+                if f"eval_{name}_return" in record
+            ),
+        ]
+        if record["world_size"] > 1:
+            shown.append(Item(7, "slowest", str(record["slowest_node"])))
+        if details:
+            shown += [
+                Item(8, "KL", f"{record['approx_kl']:.4f}"),
+                Item(9, "entropy", f"{record['entropy']:.3f}"),
+                Item(10, "memory", f"{record['rss_mb']:,.0f}", "MB"),
+                Item(11, "", self._doing()),
+            ]
+        return shown
+
+    def _first_iteration(self) -> list[Item]:
+        share = self.phases.share(self.phase) if self.phases else None
+        speed = []
+        if self.phases and share and self.phase == "collect":
+            seconds = max(1e-3, time.monotonic() - self.phase_since)
+            speed = [Item(2, "", f"{share * self.phases.steps / seconds:,.0f}", "steps/s")]
+        return [Item(1, "first iteration:", self._doing()), *speed]
+
+    def _doing(self) -> str:
+        share = self.phases.share(self.phase) if self.phases else None
+        return self.phase if share is None else f"{self.phase} {share:.0%}"
+
+    def fitted(self, width: int) -> list[Item]:
+        """The items that fit into one line."""
+        items = self.items(details=self.verbose or width >= WIDE)
+        while len(items) > 1 and len("  ".join(item.text for item in items)) > width:
+            items.remove(max(items, key=lambda item: item.rank))
+        return items
+
+    def line(self) -> str:
+        """Everything, for files."""
+        return "  ".join(item.text for item in self.items(details=True)).strip()
 
 
-def node_lines(record: Record, most: int = 8) -> list[Text]:
-    """One line a node: what it did with its time, and whether it waited or was waited for."""
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def node_lines(record: Record, most: int = MOST_NODES) -> list[Text]:
+    """One line for each node: where its time went, and whether the others wait for it."""
     lines = []
     for report in record.get("nodes", [])[:most]:
         is_slowest = report["name"] == record["slowest_node"]
         lines.append(Text.assemble(
-            ("node ", "dim"), (report["name"], "bold yellow" if is_slowest else "bold"),
-            ("  collect ", "dim"), f"{report['t_rollout']:.1f}s", ("  update ", "dim"),
-            f"{report['t_learn']:.1f}s",
-            ("  waited ", "dim"), f"{report['t_wait']:.1f}s", ("  transfer ", "dim"),
-            f"{report['t_transfer']:.1f}s",
+            ("node ", "dim"), (printable(report["name"]), "bold yellow" if is_slowest else "bold"),
+            ("  collect ", "dim"), f"{report['t_rollout']:.1f}s",
+            ("  update ", "dim"), f"{report['t_learn']:.1f}s",
+            ("  waited ", "dim"), f"{report['t_wait']:.1f}s",
+            ("  transfer ", "dim"), f"{report['t_transfer']:.1f}s",
             ("  the others wait for it" if is_slowest else "", "yellow"),
         ))  # fmt: skip
     hidden = len(record.get("nodes", [])) - most
     return lines + ([Text(f"and {hidden} more nodes", style="dim")] if hidden > 0 else [])
 
 
+# --- where it is shown --------------------------------------------------------------------------------------
+
+
 class PlainDisplay:
-    """For files and pipes: at most one line every ten seconds, and each warning."""
+    """For files and pipes: a line after ten seconds, then one a minute, from a thread of its own so that a
+    long iteration shows too; warnings go to `errors`.
+    """
 
-    def __init__(self, console: Console, quiet: bool) -> None:
-        self.console, self.quiet = console, quiet
-        self.last = float("-inf")
-        self.progress: Callable[[], Progress] = lambda: (0.0, None)
+    def __init__(
+        self, output: IO[str] | None, errors: IO[str] | None, *, quiet: bool = False, verbose: bool = False
+    ) -> None:
+        self.output, self.errors, self.quiet = output, errors, quiet
+        self.status = Status(verbose)
+        self.closed = threading.Event()
+        self.thread = threading.Thread(target=self._report, daemon=True)
 
-    def start(self, header: list[str], progress: Callable[[], Progress]) -> None:
-        self.progress = progress
+    def start(self, header: list[str], clock: Callable[[], Clock]) -> None:
+        self.status.clock = clock
         for line in header:
             self.note(line)
+        if not self.quiet:
+            self.thread.start()
 
-    def watch(self, share_collected: Callable[[], float]) -> None:
-        pass
+    def watch(self, phases: Phases) -> None:
+        self.status.phases = phases
 
     def phase(self, name: str) -> None:
-        pass
+        self.status.enter(name)
 
     def show(self, record: Record) -> None:
-        now, (share, eta) = time.monotonic(), self.progress()
-        if now - self.last >= PLAIN_INTERVAL or share >= 1:
-            self.last = now
-            self.note(summary_line(record, share, eta))
+        self.status.show(record)
 
     def note(self, line: str) -> None:
         if not self.quiet:
-            print(printable(line), file=self.console.file, flush=True)
+            _print(line, self.output)
 
     def warn(self, line: str) -> None:
-        print(f"warning: {printable(line)}", file=self.console.file, flush=True)
+        _print(f"warning: {line}", self.errors)
 
     def close(self) -> None:
-        pass
+        self.closed.set()
+        if self.thread.is_alive():
+            self.thread.join()
+
+    def _report(self) -> None:
+        wait = FIRST_LINE_AFTER
+        while not self.closed.wait(wait):
+            self.note(f"{time.strftime('%Y-%m-%d %H:%M:%S')}  {self.status.line()}")
+            wait = LINE_INTERVAL
+
+
+def _print(line: str, file: IO[str] | None) -> None:
+    if file is not None:  # a program without a terminal may have none
+        with contextlib.suppress(OSError, ValueError):
+            print(printable(line), file=file, flush=True)
 
 
 class LiveDisplay:
-    """A progress bar and two lines of figures, refreshed twice a second."""
+    """One line that is redrawn twice a second; with several nodes and --verbose a line for each node."""
 
-    def __init__(self, console: Console) -> None:
-        self.console = console
-        self.record: Record | None = None
-        self.progress: Callable[[], Progress] = lambda: (0.0, None)
-        self.phase_name, self.phase_since = "starting", time.monotonic()
-        self.share_collected: Callable[[], float] = lambda: 0.0
-        self.live = Live(console=console, get_renderable=self._render, refresh_per_second=2, transient=False)
+    def __init__(self, console: Console, verbose: bool = False) -> None:
+        self.console, self.status = console, Status(verbose)
+        self.live = Live(console=console, get_renderable=self._render, refresh_per_second=2, transient=True)
 
-    def start(self, header: list[str], progress: Callable[[], Progress]) -> None:
-        self.progress = progress
+    def start(self, header: list[str], clock: Callable[[], Clock]) -> None:
+        self.status.clock = clock
         for line in header:
             self.note(line)
         self.live.start()
 
-    def watch(self, share_collected: Callable[[], float]) -> None:
-        self.share_collected = share_collected
+    def watch(self, phases: Phases) -> None:
+        self.status.phases = phases
 
     def phase(self, name: str) -> None:
-        self.phase_name, self.phase_since = name, time.monotonic()
+        self.status.enter(name)
 
     def show(self, record: Record) -> None:
-        self.record = record
+        self.status.show(record)
 
     def note(self, line: str) -> None:
         """As `Text`: what comes from outside is never read as markup."""
-        self.console.print(Text(printable(line)))
+        self.console.print(Text(printable(line)), soft_wrap=True)
 
     def warn(self, line: str) -> None:
-        self.console.print(Text.assemble(("warning:", "bold yellow"), f" {printable(line)}"))
+        self.console.print(Text.assemble(("warning:", "bold yellow"), f" {printable(line)}"), soft_wrap=True)
 
     def close(self) -> None:
         self.live.stop()
 
     def _render(self) -> Group:
-        share, left = self.progress()
-        eta = "-" if left is None else duration_text(left)
-        done = f" {self.share_collected():.0%}" if self.phase_name in ("collect", "warm-up") else ""
-        doing = f"{self.phase_name}{done} {time.monotonic() - self.phase_since:.0f}s"
-        head = Table.grid(padding=(0, 1))
-        head.add_row(ProgressBar(total=1.0, completed=share, width=30), Text(f"{share:.0%}", style="bold"),
-                     Text(f"eta {eta}"), Text(doing, style="dim"))  # fmt: skip
-        if self.record is None:
-            return Group(head)
-        record = self.record
-        figures = Text.assemble(
-            ("return ", "dim"), (_shown(record["episode_return_mean"], ".2f"), "bold green"), ("  fps ",
-            "dim"), (f"{record['fps']:,.0f}", "bold"),
-            ("  step ", "dim"), f"{record['steps_global']:,}", ("  kl ", "dim"), f"{record['approx_kl']:.4f}",
-            ("  entropy ", "dim"), f"{record['entropy']:.3f}", ("  memory ", "dim"),
-            f"{record['rss_mb']:,.0f} MB",
-        )  # fmt: skip
-        shares = Text.assemble(
-            ("collect ", "dim"), f"{record['t_rollout'] / record['t_iter']:.0%}", ("  update ", "dim"),
-            f"{record['t_learn'] / record['t_iter']:.0%}",
-            ("  coordinator alone ", "dim"), f"{record['t_coordinator'] / record['t_iter']:.1%}",
-            ("  workers ", "dim"), f"{record['num_workers']}",
-            ("  idle ", "dim"), f"{record['idle_share']:.1%}",
-        )  # fmt: skip
-        return Group(head, figures, shares, *node_lines(record))
+        line = Text(no_wrap=True, overflow="crop")
+        for number, item in enumerate(self.status.fitted(self.console.width)):
+            line.append("  " if number else "")
+            line.append(f"{item.label} " if item.label else "", style="dim")
+            line.append(printable(item.value), style="bold green" if item.label == "return" else "bold")
+            line.append(f" {item.unit}" if item.unit else "", style="dim")
+        nodes = self.status.verbose and self.status.record
+        return Group(line, *(node_lines(nodes) if nodes else []))

@@ -18,6 +18,12 @@ from parallel_ppo.training.coordinator import Coordinator
 from parallel_ppo.training.planning import Plan
 from parallel_ppo.training.recorder import Recorder
 
+SCRIPT = {
+    "parallel": "train_parallel_timed.py",
+    "sequential": "train_timed.py",
+    "cluster": "train_ppo_distributed.py",
+}
+
 
 def train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Display) -> ExitCode:
     """However it ends: what was reached is saved, summed up and said in one line."""
@@ -53,10 +59,8 @@ def train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Display
     display.close()
     if error is not None:
         raise error
-    for line in _closing_lines(plan, coordinator, code):
+    for line in _closing_lines(plan, coordinator, code, limited):
         display.note(line)
-    if limited is not None:
-        display.note(f"limited by {limited}")
     return code
 
 
@@ -68,22 +72,22 @@ def _warm_up(coordinator: Coordinator) -> None:
         coordinator.snapshot = coordinator.state.snapshot()
 
 
-def _closing_lines(plan: Plan, coordinator: Coordinator, code: ExitCode) -> list[str]:
-    """What was reached, where the weights are, and what to do next."""
+def _closing_lines(plan: Plan, coordinator: Coordinator, code: ExitCode, limited: str | None) -> list[str]:
+    """The result, the run directory and the next command."""
     counters, returns = coordinator.state.counters, coordinator.state.recent_returns
     root = shlex.quote(str(plan.directory.root))
     how = {ExitCode.DONE: "done", ExitCode.INTERRUPTED: "interrupted", ExitCode.PREEMPTED: "preempted"}[code]
-    reached = f"{how}: {counters.env_steps:,} steps in {_time(counters.wall_time)}"
+    lines = [f"{how}: {counters.env_steps:,} steps in {_time(counters.wall_time)}"]
     if returns:
-        reached += (
-            f", return {plain_sum(returns) / len(returns):.2f} (mean of {count(len(returns), 'episode')})"
-        )
-    if code != ExitCode.DONE:
-        return [f"{reached}; continue with --resume {root}"]
-    return [
-        f"{reached}; weights in {plan.directory.checkpoints / final_name(plan)}",
-        f"next: {as_typed(f'evaluate.py {root}')}",
-    ]
+        mean, episodes = plain_sum(returns) / len(returns), count(len(returns), "episode")
+        lines.append(f"training return, last {episodes}: {mean:.2f}")
+    lines.append(f"run directory: {plan.directory.root}")
+    if plan.directory.checkpoints.parent != plan.directory.root:
+        lines.append(f"checkpoints: {plan.directory.checkpoints}")
+    if limited is not None:
+        lines.append(f"limited by {limited}")
+    following = f"evaluate.py {root}" if code == ExitCode.DONE else f"{SCRIPT[plan.kind]} --resume {root}"
+    return [*lines, f"next: {as_typed(following)}"]
 
 
 def _time(seconds: float) -> str:
@@ -111,7 +115,6 @@ def _limit(plan: Plan, coordinator: Coordinator) -> str | None:
     return limit(
         recorder.tally,
         plan.settings,
-        kind=plan.kind,
         num_slices=len(coordinator.cluster.slices),
         workers=0 if plan.inline else coordinator.pool.num_workers,
         cores=plan_placement(plan.machine, num_workers=None, pinning="none").num_workers,

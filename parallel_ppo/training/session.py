@@ -25,9 +25,10 @@ from parallel_ppo.policies.actor import check_network
 from parallel_ppo.policies.parameters import LARGE, bind, initialise, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.printable import count
-from parallel_ppo.records.display import Display, duration_text, make_log
+from parallel_ppo.records.display import Clock, Display, duration_text, make_log
 from parallel_ppo.records.timeline import Phase, process_started
 from parallel_ppo.records.trace import ChromeTrace, NoTrace, Trace
+from parallel_ppo.settings import env_names
 from parallel_ppo.settings.schema import SCHEDULE_ENDS, Settings, learning_settings
 from parallel_ppo.settings.yaml_files import to_yaml
 from parallel_ppo.storage import user_key
@@ -187,9 +188,11 @@ def _build(
         told = Callbacks(callbacks, plan.directory.root, budget)
         recorder = _make_recorder(plan, policy, cluster, display, first, trace, told)
     stack.callback(recorder.close)
-    display.watch(lambda: memory.share_collected(cluster.slices))
+    display.watch(PhasesOf(settings, memory, cluster.slices, pool))
     signals.started()
-    display.start(_header(plan, pool, verbose), lambda: budget.progress(state.counters))
+    display.start(
+        _header(plan, pool, verbose), lambda: Clock(budget.elapsed(), *budget.progress(state.counters))
+    )
     stack.callback(display.close)
     return Coordinator(settings, state, pool, cluster, budget, recorder, signals), policy
 
@@ -333,25 +336,45 @@ def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool], cluste
 
 
 def _header(plan: Plan, pool: Pool, verbose: bool) -> list[str]:
+    """One line; with `verbose` also how the work is divided and why."""
     settings, shape = plan.settings, plan.settings.shape
     who = count(pool.num_workers, "worker")
     if plan.inline:
-        who = "one process"
+        who = "1 process"
         if settings.hardware.num_threads != 1:
             who += f", {settings.hardware.num_threads} threads"
     if plan.node.size > 1:
         who = f"node {plan.node.rank} of {plan.node.size}, {who} here"
-    chosen = plan.kind == "parallel" and settings.parallel.num_workers == "auto"
     training = settings.training
-    network = f"{training.policy} on {'our kernels' if training.kernels == 'native' else 'torch'}"
-    where = f"{settings.env.id}  {network}  seed {training.seed}  {who}"
+    names = f"{training.algorithm}, {training.policy}"
+    if settings.curiosity.kind != "none":
+        names += f", {settings.curiosity.kind}"
+    env = env_names.procgen_game(settings.env.id) or settings.env.id
+    line = f"{env}  {names}  seed {training.seed}  {who}  -> {plan.directory.root}"
+    if not verbose:
+        return [line]
     work = (
         f"{count(shape.num_envs, 'environment')} x {count(shape.num_steps, 'step')}, "
         f"{count(shape.num_epochs, 'epoch')} of {shape.num_minibatches} x {shape.batch_size} samples"
     )
     pieces = (
-        f", {count(shape.num_slices, 'slice')} of {shape.slice_envs}, "
-        f"{count(shape.num_lanes, 'lane')} of {max(shape.lane_sizes)}"
+        f"{count(shape.num_slices, 'slice')} of {shape.slice_envs}, "
+        f"{count(shape.num_lanes, 'lane')} of {max(shape.lane_sizes)}, "
+        f"kernels: {training.kernels}"
     )
-    reasons = plan.placement.reasons if verbose else plan.placement.reasons[:chosen]
-    return [*reasons, f"{where}  -> {plan.directory.root}", work + (pieces if verbose else "")]
+    return [*plan.placement.reasons, line, f"{work}, {pieces}"]
+
+
+class PhasesOf:
+    """How far the phases of the present iteration are."""
+
+    def __init__(self, settings: Settings, memory: Memory, slices: range, pool: Pool) -> None:
+        self.memory, self.slices, self.pool = memory, slices, pool
+        self.steps = settings.shape.steps_per_iteration
+
+    def share(self, phase: str) -> float | None:
+        if phase in ("collect", "warm-up"):
+            return self.memory.share_collected(self.slices)
+        if phase == "update" and self.pool.steps is not None:
+            return 1 - float(np.isnan(self.memory.step_results[:, -1]).mean())
+        return None

@@ -1,6 +1,7 @@
 """The commands as a user meets them: wrong input gets one line and exit 2, and nothing is written."""
 
 import json
+import re
 from pathlib import Path
 
 import gymnasium
@@ -27,7 +28,7 @@ FAST = [
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--num-workers", "0"], "--num-workers 0: parallel.num_workers: got 0"),
+        (["--num-workers", "0"], "--num-workers: got 0"),
         (["--env", "coinrum"], "did you mean 'coinrun'?"),
         (["--num-envs", "32", "--n-steps", "256", "--batch-size", "1000"],
         "1000 does not divide 32 environments x 256 steps = 8192"),
@@ -46,7 +47,7 @@ FAST = [
         (["--set", "training.gama=0.9"], "did you mean 'gamma'?"),
         (["--set", "gamma"], "expected section.key=value"),
         (["--resume", "nowhere"], "--resume nowhere: no such directory"),
-        (["--policy", "transformer"], "training.policy: got 'transformer'"),
+        (["--policy", "transformer"], "--policy: got 'transformer'"),
         (["--env", "CartPole-v1", "--policy", "impala"],
         "'impala' cannot read the vectors of CartPole-v1; use mlp"),
         (["--set", "training.learning_rate_schedule=linear", "--duration", "1"],
@@ -54,7 +55,7 @@ FAST = [
         (["--set", "hardware.pinning=[4000]"], "hardware.pinning"),
         (["--set", "hardware.num_threads=3"], "is for the sequential trainer"),
         (["--num-envs", "65536", "--n-steps", "1024", "--batch-size", "65536"], "GB"),
-        (["--curiosity", "rdn"], "--curiosity rdn: curiosity.kind: got 'rdn'; expected none, rnd, icm, ngu"),
+        (["--curiosity", "rdn"], "--curiosity: got 'rdn'; expected none, rnd, icm, ngu"),
         (["--curiosity", "rnd", "--algorithm", "impala"], "rnd cannot be used with impala"),
         (["--curiosity", "icm", "--set", "training.lag=1"], "training.lag: is 1, and icm rewards samples"),
         (["--curiosity", "ngu", "--set", "curiosity.ngu_memory=100000000"], "a smaller curiosity.ngu_memory"),
@@ -129,7 +130,7 @@ def test_a_run_directory_is_as_designed_and_never_overwritten(tmp_path: Path) ->
 @pytest.mark.multiprocess
 def test_without_output_dir_the_next_free_one_is_taken(tmp_path: Path) -> None:
     for number in (1, 2):
-        outcome = command("train_timed.py", *FAST, "--num-threads", "1", cwd=tmp_path)
+        outcome = command("train_timed.py", *FAST, "--num-threads", "1", "--verbose", cwd=tmp_path)
         assert outcome.code == 0, outcome.err
         assert (tmp_path / f"runs/sequential-{number}/summary.json").exists()
     assert "using config/cartpole.yaml for CartPole-v1" in outcome.out
@@ -157,9 +158,7 @@ def test_learning_settings_cannot_change_on_resume(tmp_path: Path) -> None:
     train(directory, *FAST, "--num-workers", "1")
     outcome = command("train_parallel_timed.py", "--resume", str(directory), "--learning-rate", "0.5")
     assert outcome.code == 2
-    assert outcome.err.startswith(
-        "error: --learning-rate 0.5: training.learning_rate: is 0.001 in the saved run and cannot become 0.5"
-    )
+    assert outcome.err.startswith("error: --learning-rate: is 0.001 in the saved run and cannot become 0.5")
 
 
 def test_a_spent_budget_and_a_schedule_that_is_extended(
@@ -168,11 +167,11 @@ def test_a_spent_budget_and_a_schedule_that_is_extended(
     monkeypatch.chdir(tmp_path)
     linear = ["--set", "training.learning_rate_schedule=linear", "--set", "training.schedule_steps=256"]
     assert train_sequential([*FAST, *linear, "--num-threads", "1", "--output-dir", "runs/one"]) == 0
-    closing = capsys.readouterr().out
-    assert "done: 256 steps in" in closing and "return " in closing
-    assert "weights in runs/one/checkpoints/ppo_sequential_final.safetensors" in closing
-    assert "next: python evaluate.py runs/one\n" in closing
-    assert "slice" not in closing and "lane" not in closing and " 1 environments" not in closing
+    header, done, reached, *closing = capsys.readouterr().out.splitlines()
+    assert header == "CartPole-v1  ppo, mlp  seed 1  1 process  -> runs/one"
+    assert re.fullmatch(r"done: 256 steps in [\d.]+ s", done)
+    assert re.fullmatch(r"training return, last \d+ episodes: [\d.]+", reached)
+    assert closing == ["run directory: runs/one", "next: python evaluate.py runs/one"]
     before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     assert train_sequential(["--resume", "one"]) == 0
     said = capsys.readouterr().out
@@ -180,16 +179,18 @@ def test_a_spent_budget_and_a_schedule_that_is_extended(
     assert before == {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
 
     assert train_sequential(["--resume", "one", "--total-timesteps", "512"]) == 0
-    said = capsys.readouterr().out
-    assert "warning: training.learning_rate has been 0 since 256 steps" in said
+    captured = capsys.readouterr()
+    assert "warning: training.learning_rate has been 0 since 256 steps" in captured.err
+    assert "warning" not in captured.out
     records = [json.loads(line) for line in Path("runs/one/metrics.jsonl").read_text().splitlines()]
     assert [record["learning_rate"] > 0 for record in records] == [True, False]
     assert records[0]["policy_sha256"] == records[1]["policy_sha256"], "as the warning says"
 
     extended = ["--set", "training.schedule_steps=1024", "--total-timesteps", "768"]
     assert train_sequential(["--resume", "one", *extended]) == 0
-    said = capsys.readouterr().out
-    assert "training.schedule_steps: was 256 and is 1024 from here on" in said and "warning" not in said
+    captured = capsys.readouterr()
+    assert "training.schedule_steps: was 256 and is 1024 from here on" in captured.out
+    assert captured.err == ""
     summary = json.loads(Path("runs/one/summary.json").read_text())
     assert summary["schedule_changes"] == [{"env_steps": 512, "training.schedule_steps": [256, 1024]}]
     assert summary["policy_sha256"] != records[1]["policy_sha256"]
@@ -207,7 +208,7 @@ def test_a_missing_package_is_named_with_the_flag_and_in_the_report_of_torchrun(
     monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
     assert train_cluster(["--env", "Needy-v0", "--node-rank", "0", "--nnodes", "1"]) == 2
     line = capsys.readouterr().err
-    assert line.startswith("error: --env Needy-v0: ") and '`pip install "gymnasium[more]"`' in line
+    assert line.startswith("error: --env: ") and '`pip install "gymnasium[more]"`' in line
     assert json.loads((tmp_path / "error.json").read_text())["message"]["message"] == line.strip()
 
 

@@ -23,16 +23,17 @@ def record(**changes: float) -> dict[str, Any]:
 
 
 def said(changes: dict[str, float], **circumstances: Any) -> str:
+    """After 100 iterations."""
     tally = Tally()
-    tally.add(record(**changes))
+    for _ in range(100):
+        tally.add(record(**changes))
     given = {
-        "kind": "parallel",
         "num_slices": SETTINGS.shape.num_slices,
         "workers": 2,
         "cores": 2,
         "checkpoint_share": 0.0,
     }
-    line = limit(tally, SETTINGS, **given | circumstances)
+    line = limit(tally, SETTINGS, **given | circumstances)  # type: ignore[arg-type]
     assert line is not None and "\n" not in line
     return line
 
@@ -48,7 +49,7 @@ COLLECTS = {"share_collect": 0.84, "share_gradients": 0.12}
         ({}, {"cores": 8}, "arithmetic of the gradients", "--num-workers 8 should make an iteration"),
         (COLLECTS, {}, "environments and inference (84%", "up to 4 workers"),
         ({"cpu_percent": 100.0, "cpu_wait_percent": 95.0}, {},
-        "other programs ran on this run's cores for 48%", "hardware.pinning"),
+        "other programs, which ran on this run's cores for 48%", "hardware.pinning"),
         (COLLECTS | {"idle_collect": 0.3, "idle_share": 0.3, "cpu_percent": 210.0}, {"workers": 3,
         "cores": 4},
          "nothing to do for 30%", "--num-workers 4"),
@@ -59,9 +60,8 @@ COLLECTS = {"share_collect": 0.84, "share_gradients": 0.12}
         ({"share_exchange": 0.5, "share_gradients": 0.36}, {}, "the exchange with other nodes (50%",
         "network"),
         ({}, {"checkpoint_share": 0.5}, "checkpoints (50%", "logging.checkpoint_interval"),
-        ({}, {"kind": "sequential", "workers": 0}, "arithmetic",
-        "train_parallel_timed.py --num-workers 2 should"),
-        ({}, {"kind": "cluster", "num_slices": 2, "workers": 1}, "arithmetic", "--num-workers 2 should"),
+        ({}, {"checkpoint_share": 0.6, "workers": 0}, "checkpoints (60%", "logging.checkpoint_interval"),
+        ({}, {"num_slices": 2, "workers": 1}, "arithmetic", "--num-workers 2 should"),
     ],
 )  # fmt: skip
 def test_the_cause_and_the_setting(
@@ -106,31 +106,41 @@ def test_many_workers_on_few_cores_are_not_told_to_be_fewer() -> None:
 IDLE = {"idle_collect": 0.4, "idle_update": 0.4, "idle_share": 0.4, "cpu_percent": 60.0}
 
 
-@pytest.mark.parametrize("part", [{}, COLLECTS], ids=["update", "collect"])
-def test_one_process_has_no_workers_and_one_worker_is_no_plural(part: dict[str, float]) -> None:
-    """Nor is one process told of other workers than those it could have."""
-    for changes in (part, part | IDLE, part | {"cpu_percent": 20.0}):
-        for cores in (1, 2):
-            alone = said(changes, workers=0, cores=cores, kind="sequential")
-            assert "nothing to do" not in alone and "more workers" not in alone, alone
-            assert "workers" not in said(changes, workers=1, cores=1).partition(";")[0]
-    assert "the worker had nothing to do for 40%" in said(
-        part | IDLE | {"cpu_percent": 70.0}, workers=1, cores=1
-    )
+def test_one_worker_is_no_plural() -> None:
+    idle = IDLE | {"cpu_percent": 70.0}
+    for part in ({}, COLLECTS):
+        assert "the worker had nothing to do for 40%" in said(part | idle, workers=1, cores=1)
+        assert "workers" not in said(part | idle, workers=1, cores=1).partition(";")[0]
 
 
 def test_time_that_the_host_gave_to_others_is_neither_an_environment_that_waits_nor_a_busy_core() -> None:
     stolen = COLLECTS | {"cpu_percent": 115.0, "cpu_steal_percent": 40.0}
-    assert "the host of this virtual machine gave 40% of the CPU time to others" in said(stolen)
+    assert "the host of this virtual machine, which gave 40% of the CPU time to others" in said(stolen)
     assert "the environments wait" in said(stolen | {"cpu_steal_percent": 0.0})
     assert "host" not in said({"cpu_steal_percent": 2.0})
 
 
-def test_no_command_is_advised_that_does_not_fit() -> None:
-    assert "train_parallel_timed" not in said({}, kind="cluster", workers=1)
-    small = {"t_iter": 0.004}  # messages to workers would take longer than the iteration
-    assert "cost more in messages than they bring" in said(small, workers=0)
-    assert "cost more in messages than they bring" in said(small, workers=0, kind="sequential")
+def advice(*records: dict[str, Any], workers: int = 2) -> str | None:
+    tally = Tally()
+    for one in records:
+        tally.add(one)
+    num_slices = SETTINGS.shape.num_slices
+    return limit(tally, SETTINGS, num_slices=num_slices, workers=workers, cores=2, checkpoint_share=0.0)
+
+
+def test_no_advice_before_a_minute_of_training_or_without_workers() -> None:
+    assert advice() is None
+    assert advice(record(t_iter=59.0)) is None
+    assert advice(record(t_iter=30.0), record(t_iter=31.0)) is not None
+    assert advice(record(t_iter=100.0), workers=0) is None
+
+
+def test_a_starved_run_gets_no_advice_about_its_workers() -> None:
+    line = advice(
+        record(t_iter=100.0, cpu_percent=150.0, cpu_wait_percent=40.0, share_collect=0.5, idle_collect=0.4)
+    )
+    assert line is not None and line.startswith("other programs, which ran on this run's cores for 20%")
+    assert "--num-workers" not in line
 
 
 def test_where_nothing_was_measured_nothing_is_said_of_cores() -> None:
@@ -152,13 +162,6 @@ def test_the_first_sample_of_the_cpu_is_not_a_measurement() -> None:
     assert math.isnan(tally.mean("cpu_percent"))
     tally.add(record())
     assert tally.mean("cpu_percent") == pytest.approx(195.0)
-
-
-def test_nothing_is_said_of_no_iteration() -> None:
-    assert (
-        limit(Tally(), SETTINGS, kind="parallel", num_slices=4, workers=2, cores=2, checkpoint_share=0.0)
-        is None
-    )
 
 
 def measured(**changes: Any) -> Iteration:
