@@ -14,7 +14,7 @@ GIVEN_DURATION := $(if $(filter-out file,$(origin DURATION)),--duration $(DURATI
 OUTPUT := $(if $(OUTPUT_DIR),--output-dir $(OUTPUT_DIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train train-parallel train-sequential train-classic train-cluster-local compare evaluate play quick tensorboard test test-full test-extras dist lint check format bench tune scaling chaos clean
+.PHONY: help setup train train-parallel train-sequential train-classic train-cluster-local compare evaluate play quick tensorboard test test-full test-cluster test-extras dist lint check format bench tune scaling chaos clean
 
 help: ## show this list
 	@echo "make train-parallel DURATION=1.0 GAME=coinrun WORKERS=auto SEED=1 OUTPUT_DIR=runs/mine"
@@ -56,10 +56,13 @@ tensorboard: venv/.ready ## show all runs in a browser
 	@venv/bin/tensorboard --logdir runs
 
 test: venv/.ready ## the tests (minutes)
-	@venv/bin/pytest -q -m "not full"
+	@venv/bin/pytest -q -m "not full and not cluster"
 
 test-full: venv/.ready ## the tests at full shapes too (long)
-	@venv/bin/pytest -q
+	@venv/bin/pytest -q -m "not cluster"
+
+test-cluster: venv/.ready ## the job script under a real SLURM, where its packages are installed (long)
+	@venv/bin/pytest -q -rs -m cluster
 
 test-extras: dist ## the wheel, the notebook and each extra, in venvs of their own under build/ (long)
 	@$(PYTHON_BIN) tools/test_extras.py

@@ -1,4 +1,4 @@
-"""Who a node is and which part of the run it owns. Needs no torch, so a wrong number is told at once.
+"""Who a node is and which part of the run it owns. Needs no torch, so a wrong number is reported at once.
 
 S slices, L lanes.
 """
@@ -7,17 +7,11 @@ import math
 import os
 import socket
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from parallel_ppo.cluster.engines import place
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings.schema import Settings, Shape
-
-# What torchrun tells its trainers, and the setting that each stands for.
-TORCHRUN = {
-    "WORLD_SIZE": "cluster.nnodes",
-    "MASTER_ADDR": "cluster.master_addr",
-    "MASTER_PORT": "cluster.master_port",
-}
 
 
 class Node(NamedTuple):
@@ -35,16 +29,6 @@ class Node(NamedTuple):
 ALONE = Node()
 
 
-def settings_from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    """What torchrun (or an `export`) says, as values of a layer between the file and the flags."""
-    values: dict[str, Any] = {}
-    for variable, key in TORCHRUN.items():
-        text = environment.get(variable)
-        if text is not None:
-            values[key] = text if key == "cluster.master_addr" else _number(variable, text)
-    return values
-
-
 def identify(settings: Settings, node_rank: int | None, environment: Mapping[str, str]) -> Node:
     size, shape = settings.cluster.nnodes, settings.shape
     if size > shape.num_slices:
@@ -52,27 +36,7 @@ def identify(settings: Settings, node_rank: int | None, environment: Mapping[str
             f"cluster.nnodes: {size} nodes for {shape.num_slices} slices of {shape.slice_envs} environments,"
             f" and each node needs one; use at most {shape.num_slices} nodes, or more environments"
         )
-    if node_rank is None and "RANK" in environment:
-        node_rank = _number("RANK", environment["RANK"])
-    if node_rank is None:
-        if size > 1:
-            raise InputError(
-                f"--node-rank: is missing; give each of the {size} nodes its own from 0 to {size - 1}, or"
-                " start them with torchrun"
-            )
-        node_rank = 0
-    if not 0 <= node_rank < size:
-        raise InputError(
-            f"--node-rank: {node_rank} is not one of the {size} nodes (0 to {size - 1}); see --nnodes"
-        )
-    return Node(node_rank, size)
-
-
-def _number(variable: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError:
-        raise InputError(f"{variable}={text!r} in the environment: expected a number") from None
+    return Node(place(environment, size, node_rank), size)
 
 
 def short_host_name() -> str:

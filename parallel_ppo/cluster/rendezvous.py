@@ -9,6 +9,7 @@ import contextlib
 import datetime
 import errno
 import hashlib
+import hmac
 import json
 import os
 import secrets
@@ -23,6 +24,7 @@ import psutil
 import torch
 import torch.distributed as distributed
 
+from parallel_ppo.cluster.engines import find_engine
 from parallel_ppo.cluster.nodes import Node, boot_id, short_host_name
 from parallel_ppo.exits import ClusterError, InputError
 from parallel_ppo.kernels.build import build
@@ -34,6 +36,8 @@ from parallel_ppo.version import VERSION
 POLL = 0.05
 LINGER = 3.0  # the first node keeps the store open this long for others to read why nothing starts
 STORE_TIMEOUT = 5.0
+SECRET = "PARALLEL_PPO_CLUSTER_SECRET"
+SEAL_LENGTH = 64
 
 
 class Hello(NamedTuple):
@@ -46,6 +50,9 @@ class Hello(NamedTuple):
     cpu_model: str
     must_match: dict[str, Any]
     rounding: dict[str, str]  # what decides the last bits of what a node computes
+
+
+HELLO_TYPES = (str, str, list, str, str, dict, dict)
 
 
 class Meeting(NamedTuple):
@@ -194,6 +201,7 @@ def meet(settings: Settings, node: Node, machine: Machine) -> Meeting:
     hello = introduce(settings, node, machine, address)
     store = _open_store(cluster, node, master, deadline)
     try:
+        _check_run(store, node, cluster, master, deadline)
         _take_seat(store, node, hello)
         hellos = _await_all(store, node, cluster, master, deadline)
     except (RuntimeError, ValueError) as error:  # what torch raises for a store that went away
@@ -253,6 +261,38 @@ def _await_listener(master: str, port: int, deadline: float, timeout: float) -> 
     )
 
 
+def _check_run(
+    store: distributed.Store, node: Node, cluster: ClusterSettings, master: str, deadline: float
+) -> None:
+    """Two runs may meet at one port: node 0 names its run, and the others compare before they say anything."""
+    engine = find_engine(os.environ)
+    mine = f"{engine.name} job {engine.run_id}" if engine is not None and engine.run_id else "a run by hand"
+    mine += f" {_seal(mine.encode())}"
+    if node.leads:
+        store.set("run", mine)
+    while not store.check(["run"]):
+        if time.monotonic() > deadline:
+            raise ClusterError(f"node 0 at {master}:{cluster.master_port} does not name its run")
+        time.sleep(POLL)
+    theirs = store.get("run").decode(errors="replace")
+    if theirs == mine:
+        return
+    name, own_name = theirs.rpartition(" ")[0][:100], mine.rpartition(" ")[0]
+    if name != own_name:
+        raise InputError(
+            f"cluster.master_port: node 0 at {master}:{cluster.master_port} belongs to {name}, this node to"
+            f" {own_name}; give each run its own --master-port"
+        )
+    raise InputError(
+        f"{SECRET}: differs from that of node 0 at {master}:{cluster.master_port}; set the same on all nodes"
+    )
+
+
+def _seal(data: bytes) -> str:
+    """Shows who knows the secret of the run; without a secret, only that nothing was garbled."""
+    return hmac.new(os.environ.get(SECRET, "").encode(), data, hashlib.sha256).hexdigest()
+
+
 def _take_seat(store: distributed.Store, node: Node, hello: Hello) -> None:
     ticket = f"{hello.name} {secrets.token_hex(8)}"
     holder = store.compare_set(f"seat/{node.rank}", "", ticket).decode()
@@ -261,7 +301,8 @@ def _take_seat(store: distributed.Store, node: Node, hello: Hello) -> None:
             f"--node-rank: {node.rank} is taken by {holder.split()[0]}; give each node its own rank, and each"
             " run its own --master-port"
         )
-    store.set(f"hello/{node.rank}", json.dumps(hello))
+    data = json.dumps(hello)
+    store.set(f"hello/{node.rank}", _seal(f"{node.rank} {data}".encode()) + data)
 
 
 def _await_all(
@@ -290,15 +331,22 @@ def _await_all(
     return [hellos[rank] for rank in range(node.size)]
 
 
-def _read_hello(rank: int, data: bytes) -> Hello:
-    """Another version of this program may say more or less of itself."""
+def _read_hello(rank: int, message: bytes) -> Hello:
+    """Checks who wrote it before anything is parsed. Another version may say more or less of itself."""
+    seal, data = message[:SEAL_LENGTH], message[SEAL_LENGTH:]
+    if not hmac.compare_digest(seal, _seal(f"{rank} ".encode() + data).encode()):
+        raise InputError(f"{SECRET}: node {rank} was started with another one; set the same on all nodes")
     try:
-        return Hello(*json.loads(data))
-    except (TypeError, ValueError):
+        hello = Hello(*json.loads(data))
+        is_hello = all(isinstance(value, kind) for value, kind in zip(hello, HELLO_TYPES, strict=True))
+    except (TypeError, ValueError, RecursionError):
+        is_hello = False
+    if not is_hello:
         raise InputError(
             f"node {rank} runs another version of parallel_ppo than this node ({VERSION}); start all nodes"
             " with the same code"
-        ) from None
+        )
+    return hello
 
 
 def check_same(hellos: dict[int, Hello]) -> None:

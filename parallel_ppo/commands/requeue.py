@@ -1,4 +1,4 @@
-"""Asking SLURM to start a preempted job again (`--requeue`)."""
+"""Asking SLURM to start a job again whose time limit is near (`--requeue`)."""
 
 import os
 import shutil
@@ -6,14 +6,15 @@ import subprocess
 import sys
 from pathlib import Path
 
-from parallel_ppo.exits import ExitCode, InputError
+from parallel_ppo.exits import InputError
 
-PATIENCE = 10.0  # seconds; a preempted job does not have many
+SCONTROL_SECONDS = 10.0  # a job near its limit does not have many
+SIGNAL = "SIGUSR1"  # what `#SBATCH --signal=USR1@120` sends; `scancel` sends TERM, and must end the job
 
 
 class Requeue:
     def __init__(self, wanted: bool) -> None:
-        """Says at once, not hours later, when there is nobody to ask."""
+        """Reports at the start that there is no SLURM to ask, not hours later."""
         self.wanted = wanted
         self.job = os.environ.get("SLURM_JOB_ID", "")
         if not wanted:
@@ -24,18 +25,18 @@ class Requeue:
                 " restart on exit code 75"
             )
         if shutil.which("scontrol") is None:
-            raise InputError("--requeue: there is no `scontrol` on PATH to ask; leave --requeue out")
+            raise InputError("--requeue: `scontrol` is not on PATH; leave --requeue out")
 
     def should_continue(self, output: Path | None) -> bool:
-        """The job that SLURM starts again has the same command line: it finds its own run."""
+        """The job that SLURM starts again has the same command line: it finds its run."""
         return self.wanted and output is not None and (output / "config.yaml").is_file()
 
-    def ask_if_preempted(self, code: ExitCode) -> None:
-        if not self.wanted or code != ExitCode.PREEMPTED:
+    def ask_after(self, signal_name: str | None) -> None:
+        if not self.wanted or signal_name != SIGNAL:
             return
         command = ["scontrol", "requeue", self.job]
         try:
-            answer = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
+            answer = subprocess.run(command, capture_output=True, text=True, timeout=SCONTROL_SECONDS)
             problem = answer.stderr.strip() or f"exit code {answer.returncode}" if answer.returncode else None
         except (OSError, subprocess.TimeoutExpired) as error:
             problem = str(error)

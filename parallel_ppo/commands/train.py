@@ -101,7 +101,7 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals, audienc
 
     say = print if arguments.verbose and not arguments.print_config else lambda line: None
     requeue = Requeue(arguments.requeue)
-    signals.before_leaving = requeue.ask_if_preempted
+    signals.before_leaving = requeue.ask_after
     if getattr(arguments, "carry_on", False):
         _carry_on(arguments)
     if requeue.should_continue(arguments.output_dir) and arguments.resume is None:
@@ -125,7 +125,7 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals, audienc
     is_ours = plan.inline and audience is None
     with watching_descendants() if is_ours else contextlib.nullcontext():
         code = _run(plan, arguments, signals, audience)
-    requeue.ask_if_preempted(code)
+    requeue.ask_after(signals.pending.signal_name if signals.pending is not None else None)
     return int(code)
 
 

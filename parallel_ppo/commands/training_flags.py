@@ -17,13 +17,12 @@ from parallel_ppo.arguments import (
     shortened,
     whole_number,
 )
-from parallel_ppo.cluster.nodes import settings_from_environment
+from parallel_ppo.cluster.engines import find_engine, settings_from_engine
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings import env_names
 from parallel_ppo.settings.layers import check_sections, load_settings
 from parallel_ppo.settings.schema import STOP_CONDITIONS, Settings
 from parallel_ppo.settings.yaml_files import parse_value, read_yaml
-from parallel_ppo.training.origin import saved_settings
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"  # in a checkout, a link to the one at the root
 DEFAULT_CONFIG = {
@@ -175,7 +174,7 @@ def shipped_config(env_id: Any, kind: str, algorithm: str = "ppo") -> Path | Non
 def settings_from(arguments: argparse.Namespace, kind: str, say: Callable[[str], None]) -> Settings:
     flags = flag_values(arguments)
     if kind == "cluster":
-        flags = settings_from_environment(os.environ) | flags
+        flags = settings_from_engine(os.environ) | flags
     base: dict[str, Any] = {}
     file = arguments.config
     if arguments.resume is not None:
@@ -201,15 +200,14 @@ def _saved_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         if _follows(arguments):
             return {}
         raise InputError(f"--resume {root}: no such directory; expected the directory of an earlier run")
-    saved_settings(root, trust=arguments.trust_checkpoint)  # before anything that they name is imported
     saved = read_yaml(root / "config.yaml")
     check_sections(saved, str(root / "config.yaml"))
     return saved
 
 
 def _follows(arguments: argparse.Namespace) -> bool:
-    """A node that does not lead needs no run directory: it is told the state, and its settings are
+    """A node that does not lead needs no run directory: it receives the state, and its settings are
     compared.
     """
-    rank = getattr(arguments, "node_rank", None)
-    return str(os.environ.get("RANK", "0") if rank is None else rank) != "0"
+    rank, engine = getattr(arguments, "node_rank", None), find_engine(os.environ)
+    return bool(rank if rank is not None or engine is None else engine.rank)

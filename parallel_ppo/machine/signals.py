@@ -66,7 +66,7 @@ class Signals(NoSignals):
         self.pending: Interrupted | None = None
         self.is_starting = True
         self.active = False
-        self.before_leaving: Callable[[ExitCode], None] = lambda code: None
+        self.before_leaving: Callable[[str], None] = lambda signal_name: None
         self.waker, self._written = socket.socketpair()
         self.waker.setblocking(False)
         self._written.setblocking(False)
@@ -80,7 +80,7 @@ class Signals(NoSignals):
     def _handle(self, number: int, frame: FrameType | None) -> None:
         code, name = ENDINGS[signal.Signals(number)], signal.Signals(number).name
         if self.is_starting:
-            self._leave(code, f"stopped by {name} before training went on; nothing was changed")
+            self._leave(code, name)
         if self.pending is not None:
             if number == signal.SIGINT:
                 os._exit(ExitCode.INTERRUPTED)  # the workers die with this process
@@ -90,11 +90,11 @@ class Signals(NoSignals):
             self.active = False
             raise self.pending
 
-    def _leave(self, code: ExitCode, line: str) -> None:
+    def _leave(self, code: ExitCode, name: str) -> None:
         """No clean-up is needed: nothing has a name, and every process dies with this one."""
         with contextlib.suppress(OSError):
-            os.write(2, f"{line}\n".encode())
-        self.before_leaving(code)
+            os.write(2, f"stopped by {name} before training went on; nothing was changed\n".encode())
+        self.before_leaving(name)
         os._exit(code)
 
     def started(self) -> None:

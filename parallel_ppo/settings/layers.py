@@ -22,17 +22,7 @@ from parallel_ppo.settings.yaml_files import read_yaml
 def load_settings(
     *, file: Path | None, flags: dict[str, Any], base: dict[str, Any] | None = None
 ) -> Settings:
-    """Settings that are valid together. Imports the module that `env.id` names."""
-    return checked(read_settings(file=file, flags=flags, base=base))
-
-
-def read_settings(
-    *, file: Path | None, flags: dict[str, Any], base: dict[str, Any] | None = None
-) -> Settings:
-    """Settings whose fields are valid one by one: for input from others, because nothing is imported.
-
-    `flags` maps dotted keys to values. `base` is a layer below the file (a script's own defaults).
-    """
+    """`flags` maps dotted keys to values. `base` is a layer below the file (a script's own defaults)."""
     merged: dict[str, dict[str, Any]] = {}
     for source, layer in (
         ("defaults", base or {}),
@@ -46,9 +36,10 @@ def read_settings(
     _fill_in_algorithm(merged)
     _fill_in_curiosity(merged)
     try:
-        return Settings.model_validate(merged)
+        settings = Settings.model_validate(merged)
     except ValidationError as error:
         raise InputError(_explain(error)) from None
+    return checked(settings)
 
 
 def _fill_in_algorithm(merged: dict[str, dict[str, Any]]) -> None:

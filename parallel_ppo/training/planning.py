@@ -17,10 +17,12 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.machine.placement import Placement, address_space_error, plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
+from parallel_ppo.printable import count
 from parallel_ppo.records.trackers import check_installed
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
 from parallel_ppo.settings.augmentations import AUGMENTATION_KINDS
 from parallel_ppo.settings.curiosity import cannot_be_whitened
+from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.named_code import find
 from parallel_ppo.settings.networks import automatic, is_own, network_kind, that_read
 from parallel_ppo.settings.schema import (
@@ -30,7 +32,6 @@ from parallel_ppo.settings.schema import (
     largest_slice,
 )
 from parallel_ppo.storage.run_directory import ForeignDirectory, RunDirectory
-from parallel_ppo.training.origin import saved_settings
 from parallel_ppo.training.worker_count import useful_workers
 
 MANY_CORES, MANY_CORES_WORKERS = "config/ppo_many_cores.yaml", 64
@@ -82,6 +83,8 @@ def make_plan(
     settings = _resolve_env(settings, spec, trial)
     machine = read_machine()
     placement, inline = _place(settings, kind, machine, spec, trial.step_seconds)
+    if kind != "sequential":
+        _warn_of_shared_cpus(settings.parallel.num_workers, len(machine.cpus))
     settings = _resolve_threads(settings, kind, machine, placement)
     directory: RunDirectory
     changes: dict[str, tuple[Any, Any]] = {}
@@ -95,7 +98,7 @@ def make_plan(
                 f"--output-dir {output}: a resumed run stays in {resume}; leave --output-dir out"
             )
         directory = RunDirectory.existing(resume)
-        saved = as_before(saved_settings(resume, trust=trust))
+        saved = as_before(load_settings(file=resume / "config.yaml", flags={}))
         problem = changed_learning_setting(saved, settings)
         if problem is not None:
             raise InputError(problem)
@@ -332,6 +335,15 @@ def _place(
         return replace(placement, reasons=(f"{why}.", *placement.reasons[1:])), number == 0
     except ValueError as error:
         raise InputError(str(error)) from None
+
+
+def _warn_of_shared_cpus(workers: int | str, cpus: int) -> None:
+    if isinstance(workers, int) and workers > cpus:
+        print(
+            f"warning: parallel.num_workers: {workers} workers share {count(cpus, 'CPU')}, which is all that"
+            " this process may use; give it more (SLURM: srun --cpus-per-task), or use fewer workers",
+            file=sys.stderr,
+        )
 
 
 def _suggest_many_cores(settings: Settings, machine: Machine, placement: Placement) -> Placement:

@@ -2,6 +2,7 @@
 process.
 """
 
+import json
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 import torch
 
 from parallel_ppo.algorithms.minibatches import tree_sum
-from parallel_ppo.cluster import nodes, rendezvous
+from parallel_ppo.cluster import engines, nodes, rendezvous
 from parallel_ppo.cluster.nodes import Node
 from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import InputError
@@ -85,13 +86,47 @@ def test_nodes_on_one_machine_take_disjoint_cores() -> None:
 # --- input --------------------------------------------------------------------------------------------------
 
 
-def test_torchrun_tells_the_place() -> None:
-    told = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}
-    values = nodes.settings_from_environment(told)
-    assert values == {"cluster.nnodes": 2, "cluster.master_addr": "10.0.0.1", "cluster.master_port": 1234}
-    settings = small_settings(cluster__nnodes=2)
-    assert nodes.identify(settings, None, told) == Node(1, 2)
-    assert nodes.identify(settings, 0, told) == Node(0, 2)
+TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "1234"}
+SLURM = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "3", "SLURM_JOB_ID": "20007", "MASTER_ADDR": "10.0.0.2"}
+OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "settings", "node"),
+    [
+        (TORCHRUN, {"nnodes": 2, "master_addr": "10.0.0.1", "master_port": 1234}, Node(1, 2)),
+        (SLURM, {"nnodes": 3, "master_addr": "10.0.0.2", "master_port": 10007}, Node(1, 3)),
+        (
+            SLURM | {"MASTER_PORT": "5"},
+            {"nnodes": 3, "master_addr": "10.0.0.2", "master_port": 5},
+            Node(1, 3),
+        ),
+        (OPEN_MPI, {"nnodes": 4}, Node(2, 4)),
+        (SLURM | TORCHRUN, {"nnodes": 2, "master_addr": "10.0.0.1", "master_port": 1234}, Node(1, 2)),
+        ({"SLURM_PROCID": "0", "SLURM_JOB_ID": "7", "SLURM_NTASKS": "3"}, {}, Node(0, 1)),
+    ],
+    ids=["torchrun", "SLURM", "SLURM with a port", "Open MPI", "torchrun in SLURM", "SLURM's batch script"],
+)
+def test_an_engine_gives_rank_size_and_address(environment: dict, settings: dict, node: Node) -> None:
+    assert engines.settings_from_engine(environment) == {f"cluster.{k}": v for k, v in settings.items()}
+    resolved = small_settings(cluster__nnodes=node.size)
+    assert nodes.identify(resolved, None, environment) == node
+    assert nodes.identify(resolved, 0, environment) == Node(0, node.size)
+
+
+def test_slurm_names_the_address_of_its_first_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "scontrol"
+    script.write_text(
+        '#!/bin/sh\n[ "$2" = hostnames ] && { echo n1; echo n2; exit; }\n'
+        "[ $3 = n1 ] && echo NodeName=n1 NodeAddr=10.9.0.1 OS=Linux\n"
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    environment = {key: value for key, value in SLURM.items() if key != "MASTER_ADDR"}
+    assert engines.settings_from_engine(environment)["cluster.master_addr"] == "10.9.0.1"
+    script.write_text("#!/bin/sh\necho down >&2; exit 1\n")
+    with pytest.raises(InputError, match="failed \\(down\\); give --master-addr"):
+        engines.settings_from_engine(environment)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +135,8 @@ def test_torchrun_tells_the_place() -> None:
         ({"cluster__nnodes": 2}, None, {}, "--node-rank: is missing"),
         ({"cluster__nnodes": 2}, 2, {}, "2 is not one of the 2 nodes"),
         ({"cluster__nnodes": 5}, 0, {}, "5 nodes for 4 slices"),
-        ({"cluster__nnodes": 2}, None, {"RANK": "first"}, "RANK='first'"),
+        ({"cluster__nnodes": 2}, None, {"RANK": "first", "WORLD_SIZE": "2"}, "RANK='first'"),
+        ({"cluster__nnodes": 4}, None, TORCHRUN, "--nnodes: 4 nodes, but torchrun started 2"),
     ],
 )
 def test_a_wrong_place_is_told(flags: dict, rank: int | None, environment: dict, line: str) -> None:
@@ -114,10 +150,51 @@ def test_workers_of_the_cluster_section_are_those_of_a_node() -> None:
         small_settings(cluster__num_workers=3, parallel__num_workers=2)
 
 
-@pytest.mark.parametrize("data", [b'["0:a", "boot"]', b"[1, 2, 3, 4, 5, 6, 7, 8, 9]", b"7", b"\xff", b"{}"])
-def test_a_hello_of_another_version_is_told(data: bytes) -> None:
+WRONG_TYPES = [1, 2, [], "a", "m", {}, {}], ["n", "b", {}, "a", "m", {}, {}]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'["0:a", "boot"]',
+        b"7",
+        b"\xff",
+        b"{}",
+        b"[" * 9999,
+        *(json.dumps(row).encode() for row in WRONG_TYPES),
+    ],
+    ids=[str(k) for k in range(7)],
+)
+def test_a_hello_of_another_version_is_refused(data: bytes) -> None:
+    sealed = rendezvous._seal(b"1 " + data).encode() + data
     with pytest.raises(InputError, match="node 1 runs another version"):
-        rendezvous._read_hello(1, data)
+        rendezvous._read_hello(1, sealed)
+
+
+def test_a_hello_without_the_secret_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    sealed = rendezvous._seal(b"1 []").encode() + b"[]"
+    monkeypatch.setenv(rendezvous.SECRET, "ours")
+    monkeypatch.setattr(rendezvous.json, "loads", None)
+    for message in (sealed, b"", sealed[:-1]):
+        with pytest.raises(InputError, match="PARALLEL_PPO_CLUSTER_SECRET: node 1 was started with another"):
+            rendezvous._read_hello(1, message)
+
+
+@pytest.mark.multiprocess
+@pytest.mark.parametrize(
+    ("theirs", "line"),
+    [
+        ({rendezvous.SECRET: "x"}, "PARALLEL_PPO_CLUSTER_SECRET: differs from that of node 0"),
+        (OPEN_MPI | {"PMIX_NAMESPACE": "12"}, "belongs to a run by hand, this node to Open MPI job 12"),
+    ],
+    ids=["another secret", "another job"],
+)
+def test_a_stranger_at_the_port_is_refused(theirs: dict[str, str], line: str, tmp_path: Path) -> None:
+    place = ["--output-dir", str(tmp_path / "run"), "--set", "cluster.join_timeout=8"]
+    with Nodes(2, *CARTPOLE, "--total-timesteps", "256", *place, variables={1: theirs}) as started:
+        (first, missing), (second, refused) = started.wait()
+    assert (first, second) == (6, 2) and "missing: node 1" in missing
+    assert line in refused and len(refused.splitlines()) == 1
 
 
 def test_the_interface_leads_to_the_first_node() -> None:

@@ -1,9 +1,9 @@
-"""--requeue: asks SLURM, or says at once that there is nobody to ask."""
+"""--requeue asks SLURM after USR1 only, and is refused outside SLURM."""
 
 import pytest
 
 from parallel_ppo.commands.requeue import Requeue
-from parallel_ppo.exits import ExitCode, InputError
+from parallel_ppo.exits import InputError
 
 
 @pytest.fixture
@@ -24,22 +24,22 @@ def test_outside_slurm_it_is_refused(monkeypatch):
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     with pytest.raises(InputError, match="not a SLURM job"):
         Requeue(True)
-    Requeue(False).ask_if_preempted(ExitCode.PREEMPTED)
+    Requeue(False).ask_after("SIGUSR1")
 
 
-def test_a_preempted_job_is_requeued_and_no_other(slurm, tmp_path, capsys):
+def test_a_job_near_its_limit_is_requeued_a_cancelled_one_is_not(slurm, tmp_path, capsys):
     requeue = Requeue(True)
-    for code in (ExitCode.DONE, ExitCode.INTERRUPTED, ExitCode.NUMBERS):
-        requeue.ask_if_preempted(code)
+    for name in (None, "SIGTERM", "SIGINT", "SIGHUP"):
+        requeue.ask_after(name)
     assert not (tmp_path / "asked").exists()
-    requeue.ask_if_preempted(ExitCode.PREEMPTED)
+    requeue.ask_after("SIGUSR1")
     assert (tmp_path / "asked").read_text() == "requeue 4711\n"
     assert "asked SLURM to start job 4711 again" in capsys.readouterr().err
 
 
 def test_a_refusal_is_said(slurm, capsys):
     slurm("echo 'Invalid job id' >&2; exit 1")
-    Requeue(True).ask_if_preempted(ExitCode.PREEMPTED)
+    Requeue(True).ask_after("SIGUSR1")
     assert "`scontrol requeue 4711` failed: Invalid job id" in capsys.readouterr().err
 
 

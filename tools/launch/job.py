@@ -1,6 +1,7 @@
 """What the launchers share: how a training command is written into a shell script."""
 
 import argparse
+import re
 import shlex
 import subprocess
 import sys
@@ -13,56 +14,55 @@ from parallel_ppo.arguments import Parser, number_from, run  # noqa: E402, F401 
 from parallel_ppo.exits import InputError  # noqa: E402
 
 SCRIPT = "train_ppo_distributed.py"
-DEFAULT_PORT = 29500
+# A trap ends `wait` early, and bash remembers the code of a child that has ended.
 WAIT = """\
-code=127
-while true; do  # a trap ends `wait` early; 127 says that all was told
-  wait "$step"
-  status=$?
-  [ "$status" -eq 127 ] && break
-  code=$status
-  [ "$code" -le 128 ] && break
-done
+while kill -0 "$step" 2>/dev/null; do wait "$step"; done
+wait "$step"
+code=$?
 """
+SECRET = """\
+PARALLEL_PPO_CLUSTER_SECRET=$(od -An -N16 -tx1 /dev/urandom | tr -d ' \\n')
+export PARALLEL_PPO_CLUSTER_SECRET"""
 
 
 def parser(description: str, example: str) -> Parser:
     result = Parser(description=description, examples=[example], quiet=False)
     add = result.add_argument
-    add("--output-dir", required=True, metavar="DIR", help="of the run, seen by all nodes")
-    add(
-        "--project", default=str(ROOT), metavar="DIR", help="this project on the nodes (default: %(default)s)"
-    )
-    add("--python", default="venv/bin/python", help="within the project (default: %(default)s)")
-    add("--port", type=number_from(1, 65535), default=DEFAULT_PORT, help="of node 0 (default: %(default)s)")
-    add("--dry-run", action="store_true", help="print what would be done, and do nothing")
-    add("rest", nargs="*", metavar="ARGUMENT", help=f"after --: for {SCRIPT}")
+    add("--output-dir", type=one_line, required=True, metavar="DIR", help="run directory, seen by all nodes")
+    add("--project", default=str(ROOT), metavar="DIR", help="checkout on the nodes (default: %(default)s)")
+    add("--python", default="venv/bin/python", help="interpreter in the project (default: %(default)s)")
+    add("--dry-run", action="store_true", help="print the script instead of running it")
+    add("rest", nargs="*", metavar="ARGUMENT", help=f"after --: arguments of {SCRIPT}")
     return result
 
 
-def batch_parser(description: str, example: str) -> Parser:
+def batch_parser(description: str, example: str, scheduler: str, nodes_metavar: str) -> Parser:
     """For schedulers: also what a job needs."""
     options = parser(description, example)
-    options.add_argument("--nodes", type=number_from(1, 4096), required=True)
-    options.add_argument("--cpus", type=number_from(1, 1024), required=True, help="of each node")
-    options.add_argument(
-        "--time", type=one_line, default="24:00:00", help="limit of one job (default: %(default)s)"
-    )
-    options.add_argument(
-        "--name", type=one_line, default="parallel_ppo", help="of the job (default: %(default)s)"
+    add = options.add_argument
+    add("--nodes", type=one_line, required=True, metavar=nodes_metavar, help="nodes of the job")
+    add("--cpus", type=number_from(1, 1024), required=True, help="CPUs of each node")
+    add("--time", type=one_line, default="24:00:00", help="limit of one job (default: %(default)s)")
+    add("--name", type=job_name, default="parallel_ppo", help="name of the job (default: %(default)s)")
+    add(
+        f"--{scheduler}",
+        dest="directives",
+        type=one_line,
+        action="append",
+        default=[],
+        metavar="OPTION",
+        help=f"further line for the scheduler, such as --{scheduler}='--partition=long'",
     )
     return options
 
 
-def fill(template: str, arguments: argparse.Namespace, lines: list[str], **more: str) -> str:
-    """A scheduler's script. `lines` are further directives; `{wait}` waits for the process `$step`,
-    whatever is trapped meanwhile.
-    """
+def fill(template: str, arguments: argparse.Namespace, directive: str, **more: str) -> str:
     return template.format(
-        name=quoted([arguments.name]), nodes=arguments.nodes, cpus=arguments.cpus, time=arguments.time,
-        workers=arguments.cpus,
-        extra="".join(f"{line}\n" for line in lines), project=quoted([arguments.project]),
-        training=training(arguments, arguments.nodes), wait=WAIT, **more,
+        name=arguments.name, nodes=arguments.nodes, cpus=arguments.cpus, time=arguments.time,
+        extra="".join(f"{directive} {line}\n" for line in arguments.directives),
+        project=quoted([arguments.project]), output=quoted([arguments.output_dir]),
+        training=quoted([arguments.python, SCRIPT]), rest=quoted(["--continue", *arguments.rest]), wait=WAIT,
+        secret=SECRET, **more,
     )  # fmt: skip
 
 
@@ -73,20 +73,19 @@ def one_line(text: str) -> str:
     return text
 
 
+def job_name(text: str) -> str:
+    """It is part of the log's file name."""
+    if not re.fullmatch(r"[\w.+-]+", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected letters, digits, dots, dashes and underscores")
+    return text
+
+
 def quoted(words: list[str]) -> str:
     return " ".join(shlex.quote(word) for word in words)
 
 
-def training(arguments: argparse.Namespace, nodes: int) -> str:
-    """The part of the command that is the same on every node; --continue makes first starts and restarts
-    alike.
-    """
-    fixed = [arguments.python, SCRIPT, "--nnodes", str(nodes), "--master-port", str(arguments.port)]
-    return quoted([*fixed, "--output-dir", arguments.output_dir, "--continue", *arguments.rest])
-
-
 def submit(script: str, command: list[str], dry_run: bool) -> int:
-    """Hands the script to the scheduler on its standard input."""
+    """Gives the script to the scheduler on its standard input."""
     if dry_run:
         print(script, end="")
         return 0

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Submit a training on many nodes to PBS (Professional or OpenPBS): one coordinator a node, started by
+"""Submit a training on several nodes to PBS (Professional or OpenPBS): one coordinator per node, started by
 pbsdsh.
 
-PBS sends TERM before it ends a job: it is forwarded to node 0, all nodes save and end with 75. Submit the
-same script again, and it continues the run.
+PBS sends TERM before it ends a job: it is forwarded to the coordinator on the first node, all nodes save
+and end with 75. Submit the same script again, with any number of nodes, and it continues the run.
 """
 
 import argparse
 import re
 
-from job import SCRIPT, batch_parser, fill, one_line, quoted, run, submit
+from job import SCRIPT, InputError, batch_parser, fill, quoted, run, submit
 
 EXAMPLE = (
     "tools/launch/pbs.py --nodes 4 --cpus 32 --time 24:00:00 --output-dir runs/big -- --env coinrun"
@@ -26,26 +26,25 @@ TEMPLATE = """#!/bin/bash
 {extra}
 set -u
 cd {project} || exit 2
-mapfile -t hosts < <(sort -u "$PBS_NODEFILE")
+output={output}${{PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}}
+job=${{PBS_JOBID%%[!0-9]*}}
+port=$((10000 + (job + 7 * ${{PBS_ARRAY_INDEX:-0}}) % 20000))
 address=$(getent ahostsv4 "$(hostname)" | awk '!/^127/ {{print $1; exit}}')
+{secret}
 
 # This host is node 0; the others follow in the order of the node file.
 ordered=("$(hostname -s)")
-for host in "${{hosts[@]}}"; do
+while read -r host; do
   [ "${{host%%.*}}" = "$(hostname -s)" ] || ordered+=("${{host%%.*}}")
-done
-if [ "${{#ordered[@]}}" -ne {nodes} ]; then
-  echo "PBS gave ${{#ordered[@]}} hosts, {nodes} are needed"
-  exit 2
-fi
+done < <(sort -u "$PBS_NODEFILE")
 
 # pbsdsh runs this on every host: each finds its own place in the list.
-export ordered_hosts="${{ordered[*]}}" master_address="$address"
 # shellcheck disable=SC2016  # to be expanded on each host
 node='rank=0; for host in $1; do [ "$host" = "$(hostname -s)" ] && break; rank=$((rank + 1)); done
-cd "$2" || exit 2; shift 2; exec "$@" --node-rank "$rank"'
-pbsdsh -- bash -c "$node" _ "$ordered_hosts" {project} \\
-  {training} --num-workers {workers} --master-addr "$master_address" &
+cd "$2" || exit 2; export PARALLEL_PPO_CLUSTER_SECRET=$3; shift 3; exec "$@" --node-rank "$rank"'
+pbsdsh -- bash -c "$node" _ "${{ordered[*]}}" {project} "$PARALLEL_PPO_CLUSTER_SECRET" \\
+  {training} --output-dir "$output" --num-workers {cpus} --nnodes "${{#ordered[@]}}" \\
+  --master-addr "$address" --master-port "$port" {rest} &
 step=$!
 
 # The coordinators save and end with 75; stopping node 0 stops all of them together.
@@ -59,23 +58,16 @@ def coordinator(arguments: argparse.Namespace) -> str:
     """A pattern for the command line of the coordinator itself, not of the shells around it; `.` stands
     for what a shell would read.
     """
-    words = f"{arguments.python} {SCRIPT} @ --output-dir {arguments.output_dir} --continue"
-    return "^" + re.sub(r"[^\w/@-]", ".", words).replace("@", ".*")
+    words = f"{arguments.python} {SCRIPT} --output-dir {arguments.output_dir}"
+    return "^" + re.sub(r"[^\w/-]", ".", words)
 
 
 def main() -> int:
-    options = batch_parser(str(__doc__), EXAMPLE)
-    options.add_argument(
-        "--pbs",
-        type=one_line,
-        action="append",
-        default=[],
-        metavar="OPTION",
-        help="further #PBS lines, such as '-q long'",
-    )
+    options = batch_parser(str(__doc__), EXAMPLE, "pbs", "N")
     arguments = options.parse_args()
-    lines = [f"#PBS {line}" for line in arguments.pbs]
-    script = fill(TEMPLATE, arguments, lines, pattern=quoted([coordinator(arguments)]))
+    if not re.fullmatch(r"[1-9]\d{0,3}", arguments.nodes):
+        raise InputError(f"--nodes {arguments.nodes}: expected a number of nodes")
+    script = fill(TEMPLATE, arguments, "#PBS", pattern=quoted([coordinator(arguments)]))
     return submit(script, ["qsub"], arguments.dry_run)
 
 
