@@ -23,6 +23,7 @@ from parallel_ppo.settings import env_names
 from parallel_ppo.settings.layers import check_sections, load_settings
 from parallel_ppo.settings.schema import STOP_CONDITIONS, Settings
 from parallel_ppo.settings.yaml_files import parse_value, read_yaml
+from parallel_ppo.training.origin import saved_settings
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"  # in a checkout, a link to the one at the root
 DEFAULT_CONFIG = {
@@ -200,6 +201,7 @@ def _saved_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         if _follows(arguments):
             return {}
         raise InputError(f"--resume {root}: no such directory; expected the directory of an earlier run")
+    saved_settings(root, trust=arguments.trust_checkpoint)  # before anything that they name is imported
     saved = read_yaml(root / "config.yaml")
     check_sections(saved, str(root / "config.yaml"))
     return saved

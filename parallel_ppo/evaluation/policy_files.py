@@ -4,7 +4,6 @@ settings describe.
 """
 
 import hashlib
-import hmac
 import json
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,16 +17,16 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.policies.parameters import num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy
-from parallel_ppo.settings import env_names
-from parallel_ppo.settings.layers import load_settings
-from parallel_ppo.settings.networks import is_own
+from parallel_ppo.settings.layers import read_settings
+from parallel_ppo.settings.rules import checked
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.storage.array_files import parse_arrays
+from parallel_ppo.storage.array_files import metadata_of, parse_arrays
 from parallel_ppo.storage.files import Damaged, read_regular
 from parallel_ppo.storage.run_directory import RunDirectory
-from parallel_ppo.storage.user_key import signature
+from parallel_ppo.storage.user_key import is_signed
 from parallel_ppo.training import checkpoint
 from parallel_ppo.training.checkpoint import POLICY
+from parallel_ppo.training.origin import named_code, refuse
 
 FORMAT = "parallel_ppo policy 1"
 PICKLES = (".pt", ".pth", ".pkl", ".ckpt")
@@ -125,23 +124,24 @@ def read(file: Path, *, trust: bool = False) -> Weights:
     """Damaged: this file cannot be used. InputError: it can, but not without the user."""
     data = _read_bytes(file)
     arrays = parse_arrays(data, str(file))
-    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-    metadata = header.get("__metadata__") or {}
+    metadata = metadata_of(data, str(file))
     if metadata.get("format") != FORMAT:
         found = (
             f"its format is {metadata['format']!r}" if "format" in metadata else "it does not say what it is"
         )
         raise Damaged(f"{file}: holds no policy of this program ({found}; expected {FORMAT!r})")
-    _check_origin(file, metadata, trust)
     try:
-        described = json.loads(metadata["settings"])
-        settings = load_settings(file=None, flags={}, base=described)
+        settings = read_settings(file=None, flags={}, base=json.loads(metadata["settings"]))
         spec = _spec(json.loads(metadata["spec"]))
         env_steps = int(metadata["env_steps"])
+        is_own = is_signed(metadata.get("signature", ""), metadata["settings"].encode())
+        code = {} if is_own or trust else named_code(settings.changed("logging", callbacks=[]))
+        settings = settings if code else checked(settings)
     except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise Damaged(f"{file}: its description cannot be read ({type(error).__name__})") from None
     except InputError as error:
         raise InputError(f"{file}: its settings do not fit this program: {error}") from None
+    refuse(file, code)
     return Weights(file, settings, spec, env_steps, arrays)
 
 
@@ -162,32 +162,6 @@ def _check_shared(file: Path, data: bytes) -> None:
         raise Damaged(f"{file.with_name(PROVENANCE)}: cannot be read ({type(error).__name__})") from None
     if not is_same:
         raise Damaged(f"{file}: was changed after it was shared (its checksum is in {PROVENANCE})")
-
-
-def _check_origin(file: Path, metadata: dict[str, str], trust: bool) -> None:
-    """Settings may name code to import (a module before the id, wrappers, a network) and what an
-    environment is made with (kwargs): only this user's own weights may do that unasked.
-    """
-    try:
-        settings = json.loads(metadata["settings"])
-        env, network = settings["env"], settings.get("training", {}).get("policy", "auto")
-        foreign = ":" in env["id"] and env_names.procgen_game(env["id"]) is None
-        wishes = [f"import {env['id']!r}"] if foreign else []
-        wishes += [
-            f"import {entry if isinstance(entry, str) else next(iter(entry))!r}"
-            for entry in env.get("wrappers", [])
-        ]
-        wishes += [f"make its environment with {key!r}" for key in env.get("kwargs") or {}]
-        wishes += [f"import {network!r}"] if is_own(network) else []
-    except (KeyError, ValueError, TypeError, AttributeError, StopIteration, RecursionError) as error:
-        raise Damaged(f"{file}: its settings cannot be read ({type(error).__name__})") from None
-    own_signature, given = signature(metadata["settings"].encode()), metadata.get("signature", "")
-    own = own_signature is not None and hmac.compare_digest(own_signature.encode(), given.encode())
-    if wishes and not (own or trust):
-        raise InputError(
-            f"{file}: was not signed with this user's key and asks to {wishes[0]}; use --trust-checkpoint if"
-            " you know where it comes from"
-        )
 
 
 def _spec(values: Any) -> EnvSpec:

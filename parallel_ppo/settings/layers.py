@@ -22,7 +22,17 @@ from parallel_ppo.settings.yaml_files import read_yaml
 def load_settings(
     *, file: Path | None, flags: dict[str, Any], base: dict[str, Any] | None = None
 ) -> Settings:
-    """`flags` maps dotted keys to values. `base` is a layer below the file (a script's own defaults)."""
+    """Settings that are valid together. Imports the module that `env.id` names."""
+    return checked(read_settings(file=file, flags=flags, base=base))
+
+
+def read_settings(
+    *, file: Path | None, flags: dict[str, Any], base: dict[str, Any] | None = None
+) -> Settings:
+    """Settings whose fields are valid one by one: for input from others, because nothing is imported.
+
+    `flags` maps dotted keys to values. `base` is a layer below the file (a script's own defaults).
+    """
     merged: dict[str, dict[str, Any]] = {}
     for source, layer in (
         ("defaults", base or {}),
@@ -36,10 +46,9 @@ def load_settings(
     _fill_in_algorithm(merged)
     _fill_in_curiosity(merged)
     try:
-        settings = Settings.model_validate(merged)
+        return Settings.model_validate(merged)
     except ValidationError as error:
         raise InputError(_explain(error)) from None
-    return checked(settings)
 
 
 def _fill_in_algorithm(merged: dict[str, dict[str, Any]]) -> None:

@@ -28,9 +28,8 @@ A policy trained with parallel_ppo for {provenance["env_steps"]:,} environment s
 
 {_table(evaluation)}
 
-Mean over {evaluation["num_episodes"]} episodes, seed {evaluation["seed"]}, \
-{"the most likely actions" if evaluation["deterministic"] else "drawn actions"}; 95 % intervals in brackets; \
-every episode is in `evaluation.json`.
+Mean over {evaluation["num_episodes"]} episodes of at most {evaluation["max_steps"]:,} steps, \
+seed {evaluation["seed"]}, drawn actions; 95 % intervals in brackets; every episode is in `evaluation.json`.
 
 ## Use
 
@@ -64,11 +63,14 @@ The settings (`config.yaml`):
 """
 
 
+def learned(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The settings that decide what is learned; the others differ between machines."""
+    values = settings.model_dump(include={"env", "training", "curiosity"})
+    return values | {"hardware": {"num_threads": settings.hardware.num_threads}}
+
+
 def settings_yaml(settings: Settings) -> str:
-    """What decides what is learned; the rest is different on every machine."""
-    chosen = {"env": settings.env.model_dump(), "training": settings.training.model_dump()}
-    threads = {"hardware": {"num_threads": settings.hardware.num_threads}}
-    return yaml.safe_dump(chosen | threads, sort_keys=False)
+    return yaml.safe_dump(learned(settings), sort_keys=False)
 
 
 def _header(repo: str, env_id: str, algorithm: str, evaluation: dict[str, Any]) -> dict[str, Any]:
@@ -92,16 +94,6 @@ def _header(repo: str, env_id: str, algorithm: str, evaluation: dict[str, Any]) 
         "tags": [env_id, algorithm, "parallel_ppo", "reinforcement-learning", "deep-reinforcement-learning"],
         "model-index": [{"name": repo.rpartition("/")[2], "results": results}],
     }
-
-
-def is_readable(evaluation: dict[str, Any]) -> bool:
-    """Has this report all that a card shows? It may be of another version, or edited."""
-    try:
-        _header("a/b", "env", "PPO", evaluation)
-        _table(evaluation)
-        return all(key in evaluation for key in ("num_episodes", "seed", "deterministic"))
-    except (KeyError, TypeError, AttributeError, ValueError, statistics.StatisticsError):
-        return False
 
 
 def _table(evaluation: dict[str, Any]) -> str:

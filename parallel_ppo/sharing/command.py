@@ -63,8 +63,7 @@ def _push(argv: Sequence[str] | None) -> int:
     parser = Parser(
         description=(
             "Share a policy on the Hugging Face hub: weights, settings, evaluation, film, and the hash of"
-            " every\niteration, so that others can check it. An evaluation.json of this very policy in the"
-            " run is used, or made."
+            " every\niteration, so that others can check it. Plays 100 episodes for the model card."
         ),
         examples=(
             "-m parallel_ppo push runs/parallel-1 --repo user/ppo-cartpole",

@@ -4,7 +4,6 @@ and where it comes from.
 `provenance.json` names every other file with its size and checksum. Nothing in the folder is ever executed.
 """
 
-import contextlib
 import hashlib
 import json
 import re
@@ -36,7 +35,7 @@ SETTINGS, HASHES, EVALUATION, FILM, CARD = (
 )
 CHECKED = (POLICY, SETTINGS, HASHES)
 NUM_EPISODES = 100
-MAX_EVALUATION, MAX_PROVENANCE, MAX_HASHES = 1 << 24, 1 << 20, 1 << 28
+MAX_PROVENANCE, MAX_HASHES = 1 << 20, 1 << 28
 SHA256 = re.compile("[0-9a-f]{64}")
 
 
@@ -119,7 +118,9 @@ def write(source: Source, folder: Path, *, repo: str, film: bool, quiet: bool) -
     if any(folder.iterdir()):
         raise InputError(f"{folder}: is not empty; give a new folder")
     camera = filming.check_camera(source.policy, "train", grid=(1, 1)) if film else None
-    evaluation = _evaluation(source, quiet)
+    level_sets = ["train", "test"] if has_unseen_levels(source.policy.settings.env) else ["train"]
+    episodes = play_on_workers(source.policy, level_sets, "auto", quiet)
+    evaluation = make_report(source.policy, POLICY, episodes)
     contents = {
         POLICY: _weights(source),
         SETTINGS: card.settings_yaml(source.settings).encode(),
@@ -148,18 +149,6 @@ def _weights(source: Source) -> bytes:
         "env_steps": str(weights.env_steps),
     }
     return safetensors.save(weights.arrays, metadata)
-
-
-def _evaluation(source: Source, quiet: bool) -> dict[str, Any]:
-    """What `evaluate` wrote for this very policy in its own environment, or the same made now."""
-    policy, path = source.policy, source.root / EVALUATION
-    with contextlib.suppress(InputError):
-        known = _read_json(path, MAX_EVALUATION)
-        own = (policy.filled.policy_sha256, policy.settings.env.id)
-        if (known.get("policy_sha256"), known.get("env_id")) == own and card.is_readable(known):
-            return known | {"checkpoint": POLICY}
-    level_sets = ["train", "test"] if has_unseen_levels(policy.settings.env) else ["train"]
-    return make_report(policy, POLICY, play_on_workers(policy, level_sets, "auto", quiet))
 
 
 def _provenance(source: Source, contents: dict[str, bytes]) -> dict[str, Any]:

@@ -15,8 +15,9 @@ from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.records.display import make_display
 from parallel_ppo.records.metrics import read_records
-from parallel_ppo.settings.layers import load_settings
-from parallel_ppo.settings.schema import HardwareSettings, LoggingSettings, Settings, changed_learning_setting
+from parallel_ppo.settings.layers import read_settings
+from parallel_ppo.settings.schema import HardwareSettings, LoggingSettings, Settings
+from parallel_ppo.sharing import card
 from parallel_ppo.sharing.folder import SETTINGS, Shared, read
 from parallel_ppo.training import session
 from parallel_ppo.training.arithmetic import arithmetic, differences
@@ -49,17 +50,27 @@ def read_claim(folder: Path, iterations: int | None, *, trust: bool) -> Claim:
         raise InputError(
             f"{folder / POLICY}: is not the policy that hashes.txt names after its last iteration"
         )
-    problem = changed_learning_setting(weights.settings, load_settings(file=folder / SETTINGS, flags={}))
-    if problem is not None:
-        raise InputError(
-            f"{folder / SETTINGS}: is not what the policy was learned with ({problem.partition(';')[0]})"
-        )
+    changed = differing_setting(folder / SETTINGS, weights.settings)
+    if changed is not None:
+        raise InputError(f"{folder / SETTINGS}: {changed} is not what the policy was learned with")
     chosen = iterations or min(DEFAULT_ITERATIONS, len(shared.hashes))
     if chosen > len(shared.hashes):
         raise InputError(
             f"--iterations {chosen}: the policy was trained for {len(shared.hashes)}; give at most that many"
         )
     return Claim(shared, _learned(weights.settings, chosen), weights.spec.observation_shape, chosen)
+
+
+def differing_setting(file: Path, learned: Settings) -> str | None:
+    """The first key with another value than in the settings that are stored in the weights. Values are
+    compared, and no module that the file names is imported.
+    """
+    shown = card.learned(read_settings(file=file, flags={}))
+    for section, values in card.learned(learned).items():
+        for key, value in values.items():
+            if shown[section][key] != value:
+                return f"{section}.{key}"
+    return None
 
 
 def _learned(saved: Settings, iterations: int) -> Settings:

@@ -1,12 +1,15 @@
 """Arrays in safetensors files: nothing in them is ever executed, and writing them copies nothing."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
-from parallel_ppo.storage.files import Damaged, Pieces
+from parallel_ppo.storage.files import Damaged, Pieces, open_regular
+
+MAX_FILE, MAX_HEADER = 1 << 40, 1 << 24
 
 # The format's names, in the order in which the library lays arrays out: every one is aligned.
 TYPES = {
@@ -61,3 +64,20 @@ def parse_arrays(data: bytes, what: str) -> dict[str, np.ndarray]:
         MemoryError,
     ) as error:
         raise Damaged(f"{what} is not a safetensors file ({' '.join(str(error).split())[:120]})") from None
+
+
+def read_metadata(path: Path) -> dict[str, str]:
+    """The description in a file's header, without reading its arrays. Damaged where there is none."""
+    with open_regular(path, MAX_FILE) as file:
+        return metadata_of(file.read(8) + file.read(MAX_HEADER), str(path))
+
+
+def metadata_of(data: bytes, what: str) -> dict[str, str]:
+    length = int.from_bytes(data[:8], "little")
+    try:
+        if not 8 + length <= len(data):
+            raise ValueError("header is cut off")
+        metadata = json.loads(data[8 : 8 + length]).get("__metadata__") or {}
+        return {str(key): str(value) for key, value in metadata.items()}
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise Damaged(f"{what}: its header cannot be read ({type(error).__name__})") from None

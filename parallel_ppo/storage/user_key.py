@@ -30,6 +30,12 @@ def signature(*pieces: bytes | memoryview) -> str | None:
         return None
 
 
+def is_signed(given: str, *pieces: bytes | memoryview) -> bool:
+    """Whether this user signed these pieces."""
+    own = signature(*pieces)
+    return own is not None and hmac.compare_digest(own.encode(), given.encode(errors="replace"))
+
+
 def prepare(note: Callable[[str], None], warn: Callable[[str], None]) -> None:
     """Makes the key if there is none yet; says so, and says when there can be none."""
     named = os.environ.get(VARIABLE)

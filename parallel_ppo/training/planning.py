@@ -22,7 +22,6 @@ from parallel_ppo.records.trackers import check_installed
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
 from parallel_ppo.settings.augmentations import AUGMENTATION_KINDS
 from parallel_ppo.settings.curiosity import cannot_be_whitened
-from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.named_code import find
 from parallel_ppo.settings.networks import automatic, is_own, network_kind, that_read
 from parallel_ppo.settings.schema import (
@@ -32,6 +31,7 @@ from parallel_ppo.settings.schema import (
     largest_slice,
 )
 from parallel_ppo.storage.run_directory import ForeignDirectory, RunDirectory
+from parallel_ppo.training.origin import saved_settings
 from parallel_ppo.training.worker_count import useful_workers
 
 MANY_CORES, MANY_CORES_WORKERS = "config/ppo_many_cores.yaml", 64
@@ -98,7 +98,7 @@ def make_plan(
                 f"--output-dir {output}: a resumed run stays in {resume}; leave --output-dir out"
             )
         directory = RunDirectory.existing(resume)
-        saved = as_before(load_settings(file=resume / "config.yaml", flags={}))
+        saved = as_before(saved_settings(resume, trust=trust))
         problem = changed_learning_setting(saved, settings)
         if problem is not None:
             raise InputError(problem)

@@ -203,7 +203,7 @@ def test_a_stranger_s_module_is_asked_for_in_python_s_words(
     env = "tests.envs.sample_envs:Camera-v0"
     assert train_sequential([*FLAGS, "--env", env, "--output-dir", str(tmp_path)]) == 0
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another-user"))
-    with pytest.raises(parallel_ppo.InputError, match=r"asks to import .*; use trust=True if"):
+    with pytest.raises(parallel_ppo.InputError, match=r"sets env.id .*; use trust=True if"):
         parallel_ppo.load(tmp_path)
     assert parallel_ppo.load(tmp_path, trust=True).settings.env.id == env
 

@@ -17,7 +17,7 @@ REPO = "somebody/ppo-cartpole"
 def shared_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("sharing") / "run"
     train(root, *SMALL, "--total-timesteps", "512", script="train_timed.py")
-    assert evaluate([str(root), "--num-episodes", "4", "--quiet"]) == 0
+    assert evaluate([str(root), "--num-episodes", "4", "--max-steps", "7", "--quiet"]) == 0
     return root
 
 

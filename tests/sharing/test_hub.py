@@ -83,7 +83,7 @@ EVALUATE = """
 import sys
 from parallel_ppo.commands.evaluate import evaluate
 from parallel_ppo.sharing.hub import fetch
-sys.exit(evaluate([str(fetch(sys.argv[1])), "--num-episodes", "4", "--output", sys.argv[2], "--quiet"]))
+sys.exit(evaluate([str(fetch(sys.argv[1])), "--num-episodes", "100", "--output", sys.argv[2], "--quiet"]))
 """
 LOAD = """
 import sys

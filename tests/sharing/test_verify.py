@@ -15,7 +15,7 @@ from safetensors import numpy as safetensors
 from parallel_ppo.evaluation.policy_files import load
 from parallel_ppo.exits import InputError
 from parallel_ppo.sharing.command import push, verify
-from parallel_ppo.sharing.verify import Claim, compare, read_claim
+from parallel_ppo.sharing.verify import Claim, compare
 from tests.conftest import small_settings
 from tests.sharing.conftest import REPO
 
@@ -60,10 +60,6 @@ def test_the_folder_holds_what_others_need_and_nothing_of_the_machine(
     weights, original = load(pristine)[0], load(shared_run)[0]
     assert weights.arrays.keys() == original.arrays.keys()
     assert all(np.array_equal(weights.arrays[name], original.arrays[name]) for name in weights.arrays)
-    evaluation = json.loads((shared_run / "evaluation.json").read_text())
-    assert json.loads((pristine / "evaluation.json").read_text()) == evaluation | {
-        "checkpoint": "policy.safetensors"
-    }
     for path in pristine.iterdir():
         assert str(shared_run.parent).encode() not in path.read_bytes()
         assert b"master_addr: 10." not in path.read_bytes()
@@ -95,6 +91,15 @@ def test_the_card_has_what_the_hub_reads_and_what_a_reader_asks(pristine: Path) 
         assert part in text, part
     assert provenance["git_commit"] is None or provenance["git_commit"] in text
     assert provenance["reproducible"] and provenance["arithmetic"][0]["torch"]
+
+
+def test_the_card_is_of_episodes_that_push_played(pristine: Path, shared_run: Path) -> None:
+    """The run holds the result of a shorter evaluation of the same policy."""
+    shorter = json.loads((shared_run / "evaluation.json").read_text())
+    shown = json.loads((pristine / "evaluation.json").read_text())
+    assert shorter["policy_sha256"] == shown["policy_sha256"] and shorter["max_steps"] == 7
+    assert (shown["num_episodes"], shown["max_steps"], shown["seed"]) == (100, 100_000, 0)
+    assert "100 episodes of at most 100,000 steps" in (pristine / "README.md").read_text()
 
 
 def test_a_policy_that_nobody_could_check_is_not_shared(
@@ -156,21 +161,6 @@ def test_tampered_weights_are_refused(folder: Path, capsys: pytest.CaptureFixtur
     assert "was changed after it was shared" in capsys.readouterr().err
     with pytest.raises(InputError, match="was changed after it was shared"):
         load(folder)  # also by whoever only wants to use it
-
-
-def test_strangers_settings_import_nothing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another-user"))
-
-    def ask(arrays: dict[str, np.ndarray], metadata: dict[str, str]) -> None:
-        settings = json.loads(metadata["settings"])
-        settings["env"]["id"] = "evil_module:Evil-v0"
-        metadata["settings"] = json.dumps(settings)
-
-    change_policy(folder, ask)
-    with pytest.raises(InputError, match="asks to import 'evil_module:Evil-v0'"):
-        read_claim(folder, 1, trust=False)
 
 
 def test_a_damaged_folder_is_one_line(
