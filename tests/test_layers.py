@@ -72,6 +72,10 @@ def test_reports_read_files_only() -> None:
         "printable",
         "arguments",
         "storage.files",
+        "storage.json_lines",
+        "settings.learning",
+        "settings.schema",
+        "settings.yaml_files",
         "machine.iteration_model",
         "machine.iteration_simulation",
     }

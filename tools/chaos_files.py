@@ -23,7 +23,8 @@ from parallel_ppo.envs.build import probe  # noqa: E402
 from parallel_ppo.policies.parameters import bind, initialise, num_flat, sha256, views  # noqa: E402
 from parallel_ppo.policies.policy import Policy  # noqa: E402
 from parallel_ppo.settings.layers import load_settings  # noqa: E402
-from parallel_ppo.settings.schema import Settings, learning_settings  # noqa: E402
+from parallel_ppo.settings.learning import learning_settings  # noqa: E402
+from parallel_ppo.settings.schema import Settings  # noqa: E402
 from parallel_ppo.training import checkpoint, saving  # noqa: E402
 from parallel_ppo.training.state import TrainingState  # noqa: E402
 from parallel_ppo.workers.carried import Snapshot  # noqa: E402

@@ -30,7 +30,8 @@ from parallel_ppo.exits import ClusterError, InputError
 from parallel_ppo.kernels.build import build
 from parallel_ppo.kernels.choice import choose_variant
 from parallel_ppo.machine.resources import Machine
-from parallel_ppo.settings.schema import ClusterSettings, Settings, learning_settings
+from parallel_ppo.settings.learning import learning_settings
+from parallel_ppo.settings.schema import ClusterSettings, Settings
 from parallel_ppo.version import VERSION
 
 POLL = 0.05
@@ -93,7 +94,6 @@ def source_digest() -> str:
 def introduce(settings: Settings, node: Node, machine: Machine, address: str) -> Hello:
     must_match = {
         "cluster.nnodes": node.size,
-        "cluster.reduction": settings.cluster.reduction,
         "cluster.allow_different_nodes": settings.cluster.allow_different_nodes,
         **learning_settings(settings),
     }

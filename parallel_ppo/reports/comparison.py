@@ -342,7 +342,8 @@ def differences(first: Run, second: Run, *, learning: bool = True) -> Iterator[t
     """Name and both values of all that differs: what decides the learning, then the machine."""
     if learning:
         mine, theirs = learning_settings(first), learning_settings(second)
-        for key in [*WORK, *sorted((mine.keys() | theirs.keys()) - WORK.keys())]:
+        others = (mine.keys() | theirs.keys()) - {*WORK, "hardware.num_threads"}
+        for key in [*WORK, *sorted(others)]:
             if mine.get(key) != theirs.get(key):
                 yield f"{WORK.get(key, 'other setting')} ({key})", mine.get(key), theirs.get(key)
         one, two = (run.num_threads if run.kind == "sequential" else 1 for run in (first, second))

@@ -9,8 +9,8 @@ from typing import Any
 
 from parallel_ppo.reports.procgen_scores import game_name
 from parallel_ppo.reports.runs import Run, one_line
-
-STOP_CONDITIONS = ("total_timesteps", "duration")
+from parallel_ppo.settings.learning import learning_values
+from parallel_ppo.settings.schema import SCHEDULE_ENDS
 
 
 @dataclass(frozen=True)
@@ -24,18 +24,13 @@ class Group:
 
 
 def learning_settings(run: Run) -> dict[str, Any]:
-    """What decides the learning, by dotted name, without the seed and the stop conditions."""
-    ignored = {"seed", *STOP_CONDITIONS}
-    if {run.setting(f"training.{name}_schedule", "constant") for name in ("learning_rate", "clip_range")} == {
-        "constant"
-    }:
-        ignored |= {"schedule_by", "schedule_steps", "schedule_hours"}
-    return {"training.algorithm": "ppo"} | {
-        f"{section}.{key}": value
-        for section in ("env", "training")
-        for key, value in (run.setting(section) or {}).items()
-        if key not in ignored
-    }
+    """The settings that decide what is learned, by dotted key, without the random seed."""
+    values = learning_values(run.config)
+    ignored = ["training.seed"]
+    schedules = (values[f"training.{name}_schedule"] for name in ("learning_rate", "clip_range"))
+    if all(schedule == "constant" for schedule in schedules):
+        ignored += ["training.schedule_by", *SCHEDULE_ENDS]
+    return {key: value for key, value in values.items() if key not in ignored}
 
 
 def algorithm(run: Run) -> str:

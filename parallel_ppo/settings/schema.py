@@ -1,7 +1,7 @@
-"""What can be set, and what follows from it. `layers.py` makes settings from files and flags.
+"""All settings, and the sizes that follow from them. `layers.py` makes settings from files and flags.
 
-What changes a float is a learning setting (`learning_settings`): saved, compared when nodes join,
-immutable on resume.
+Settings that change what is learned are saved, must agree between nodes, and cannot change on resume
+(`learning.py`). The marks say which these are: a field without a mark is like its section.
 """
 
 from __future__ import annotations
@@ -31,6 +31,14 @@ PositiveFloat = Annotated[float, Field(gt=0)]
 Hours = Annotated[float, BeforeValidator(_hours), Field(gt=0)]  # 5m, 1.5h
 Fraction = Annotated[float, Field(ge=0, le=1)]
 AtLeastZero = Annotated[float, Field(ge=0)]
+
+
+class Learning:
+    """Marks a field that changes what is learned, in a section that does not."""
+
+
+class NotLearning:
+    """Marks a field or a section that never changes what is learned."""
 
 
 class Section(BaseModel):
@@ -69,8 +77,8 @@ PROCGEN_OPTIONS = tuple(
 
 class TrainingSettings(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
-    total_timesteps: Positive | None = None
-    duration: Hours | None = None
+    total_timesteps: Annotated[Positive | None, NotLearning] = None
+    duration: Annotated[Hours | None, NotLearning] = None
     algorithm: Annotated[str, AfterValidator(checked_algorithm)] = "ppo"
     num_actors: Positive | None = None
     lag: Annotated[int, Field(ge=0, le=16)] = 0
@@ -164,7 +172,7 @@ class ParallelSettings(Section):
 
 class HardwareSettings(Section):
     pinning: Literal["auto", "none"] | list[Annotated[int, Field(ge=0)]] = "auto"
-    num_threads: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = 1
+    num_threads: Annotated[Annotated[int, Field(ge=1, le=1024)] | Literal["auto"], Learning] = 1
     lock_memory: bool = True
     huge_pages: bool = True
     buffers: Literal["memory", "file"] = "memory"
@@ -193,7 +201,7 @@ class ClusterSettings(Section):
     nnodes: Annotated[int, Field(ge=1, le=4096)] = 1
     num_workers: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] | None = None
     distributed_backend: Literal["gloo"] = "gloo"
-    reduction: Literal["tree", "gloo"] = "tree"
+    reduction: Annotated[Literal["tree", "gloo"], Learning] = "tree"
     master_addr: Annotated[str, Field(min_length=1)] = "127.0.0.1"
     master_port: Annotated[int, Field(ge=1, le=65535)] = 29500
     interface: Annotated[str, Field(min_length=1)] | None = None
@@ -208,11 +216,11 @@ class Settings(Section):
     env: EnvSettings = EnvSettings()
     training: TrainingSettings = TrainingSettings()
     curiosity: CuriositySettings = CuriositySettings()
-    parallel: ParallelSettings = ParallelSettings()
-    hardware: HardwareSettings = HardwareSettings()
-    logging: LoggingSettings = LoggingSettings()
-    evaluation: EvaluationSettings = EvaluationSettings()
-    cluster: ClusterSettings = ClusterSettings()
+    parallel: Annotated[ParallelSettings, NotLearning] = ParallelSettings()
+    hardware: Annotated[HardwareSettings, NotLearning] = HardwareSettings()
+    logging: Annotated[LoggingSettings, NotLearning] = LoggingSettings()
+    evaluation: Annotated[EvaluationSettings, NotLearning] = EvaluationSettings()
+    cluster: Annotated[ClusterSettings, NotLearning] = ClusterSettings()
 
     @cached_property
     def shape(self) -> Shape:
@@ -321,36 +329,3 @@ def largest_slice(num_envs: int, most: int = DEFAULT_SLICE) -> int:
 def _kind(policy: str) -> NetworkKind:
     """`auto` is resolved before anything is collected; until then it counts as a network for images."""
     return network_kind("impala" if policy == "auto" else policy)
-
-
-def learning_settings(settings: Settings) -> dict[str, Any]:
-    """Everything that changes a float, by dotted key; derived sizes stand for their automatic values."""
-    values = {f"env.{key}": value for key, value in settings.env.model_dump().items()}
-    values |= {
-        f"training.{k}": v for k, v in settings.training.model_dump().items() if k not in STOP_CONDITIONS
-    }
-    values |= {f"curiosity.{key}": value for key, value in settings.curiosity.model_dump().items()}
-    values["env.slice_envs"] = settings.shape.slice_envs
-    values["training.lane_samples"] = max(settings.shape.lane_sizes)
-    values["hardware.num_threads"] = settings.hardware.num_threads
-    if settings.cluster.reduction != "tree":
-        values["cluster.reduction"] = settings.cluster.reduction
-    return values
-
-
-def changed_learning_setting(saved: Settings, given: Settings) -> str | None:
-    """One line naming the first learning setting that differs and may not, or None."""
-    was, now = ({"cluster.reduction": "tree"} | learning_settings(settings) for settings in (saved, given))
-    for key in was:
-        if key not in SCHEDULE_ENDS and was[key] != now[key]:
-            return (
-                f"{key}: is {was[key]!r} in the saved run and cannot become {now[key]!r} on resume; "
-                "start a new run for that"
-            )
-    return None
-
-
-def changed_schedule(saved: Settings, given: Settings) -> dict[str, tuple[Any, Any]]:
-    """The ends of schedules that differ: before and now, by key."""
-    was, now = learning_settings(saved), learning_settings(given)
-    return {key: (was[key], now[key]) for key in SCHEDULE_ENDS if was[key] != now[key]}

@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from parallel_ppo.printable import printable
+from parallel_ppo.settings.learning import learning_sections
 from parallel_ppo.settings.schema import Settings
 
 FOLDER_FORMAT = "parallel_ppo shared policy 1"
@@ -63,14 +64,9 @@ The settings (`config.yaml`):
 """
 
 
-def learned(settings: Settings) -> dict[str, dict[str, Any]]:
-    """The settings that decide what is learned; the others differ between machines."""
-    values = settings.model_dump(include={"env", "training", "curiosity"})
-    return values | {"hardware": {"num_threads": settings.hardware.num_threads}}
-
-
 def settings_yaml(settings: Settings) -> str:
-    return yaml.safe_dump(learned(settings), sort_keys=False)
+    """The learning settings; the others depend on the machine."""
+    return yaml.safe_dump(learning_sections(settings), sort_keys=False)
 
 
 def _header(repo: str, env_id: str, algorithm: str, evaluation: dict[str, Any]) -> dict[str, Any]:

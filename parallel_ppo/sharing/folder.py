@@ -19,7 +19,8 @@ from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, load_policy
 from parallel_ppo.evaluation.policy_files import FORMAT, PROVENANCE, run_root
 from parallel_ppo.exits import InputError
 from parallel_ppo.records.metrics import read_records
-from parallel_ppo.settings.schema import HardwareSettings, Settings
+from parallel_ppo.settings.learning import only_learning
+from parallel_ppo.settings.schema import Settings
 from parallel_ppo.sharing import card
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
 from parallel_ppo.storage.user_key import signature
@@ -55,12 +56,7 @@ def read_source(path: Path, *, trust: bool = False) -> Source:
     policy = load_policy(path, trust=trust, num_episodes=NUM_EPISODES)
     root, saved = run_root(policy.weights.path), policy.weights.settings
     run = _read_json(root / "run.json", 1 << 24)
-    learned = Settings(
-        env=saved.env,
-        training=saved.training,
-        curiosity=saved.curiosity,
-        hardware=HardwareSettings(num_threads=saved.hardware.num_threads),
-    )
+    learned = only_learning(saved)
     iteration, remainder = divmod(policy.weights.env_steps, saved.shape.steps_per_iteration)
     if iteration == 0 or remainder:
         raise InputError(f"{policy.weights.path}: was not trained yet; there is nothing to share")

@@ -16,8 +16,8 @@ from parallel_ppo.machine.signals import Signals
 from parallel_ppo.records.display import make_display
 from parallel_ppo.records.metrics import read_records
 from parallel_ppo.settings.layers import read_settings
-from parallel_ppo.settings.schema import HardwareSettings, LoggingSettings, Settings
-from parallel_ppo.sharing import card
+from parallel_ppo.settings.learning import first_difference, learning_settings, only_learning
+from parallel_ppo.settings.schema import Settings
 from parallel_ppo.sharing.folder import SETTINGS, Shared, read
 from parallel_ppo.training import session
 from parallel_ppo.training.arithmetic import arithmetic, differences
@@ -50,9 +50,12 @@ def read_claim(folder: Path, iterations: int | None, *, trust: bool) -> Claim:
         raise InputError(
             f"{folder / POLICY}: is not the policy that hashes.txt names after its last iteration"
         )
-    changed = differing_setting(folder / SETTINGS, weights.settings)
-    if changed is not None:
-        raise InputError(f"{folder / SETTINGS}: {changed} is not what the policy was learned with")
+    key = first_difference(
+        learning_settings(read_settings(file=folder / SETTINGS, flags={})),
+        learning_settings(weights.settings),
+    )
+    if key is not None:
+        raise InputError(f"{folder / SETTINGS}: {key} is not what the policy was learned with")
     chosen = iterations or min(DEFAULT_ITERATIONS, len(shared.hashes))
     if chosen > len(shared.hashes):
         raise InputError(
@@ -61,29 +64,12 @@ def read_claim(folder: Path, iterations: int | None, *, trust: bool) -> Claim:
     return Claim(shared, _learned(weights.settings, chosen), weights.spec.observation_shape, chosen)
 
 
-def differing_setting(file: Path, learned: Settings) -> str | None:
-    """The first key with another value than in the settings that are stored in the weights. Values are
-    compared, and no module that the file names is imported.
-    """
-    shown = card.learned(read_settings(file=file, flags={}))
-    for section, values in card.learned(learned).items():
-        for key, value in values.items():
-            if shown[section][key] != value:
-                return f"{section}.{key}"
-    return None
-
-
 def _learned(saved: Settings, iterations: int) -> Settings:
     """The settings that decide what is learned, and an end after so many iterations."""
-    saved = as_before(saved)
-    steps = iterations * saved.shape.steps_per_iteration
-    return Settings(
-        env=saved.env,
-        curiosity=saved.curiosity,
-        training=saved.training.model_copy(update={"total_timesteps": steps, "duration": None}),
-        hardware=HardwareSettings(num_threads=saved.hardware.num_threads),
-        logging=LoggingSettings(tensorboard=False, checkpoint_interval=SELDOM, keep_checkpoints=1),
-    )
+    settings = only_learning(as_before(saved))
+    steps = iterations * settings.shape.steps_per_iteration
+    logging = {"tensorboard": False, "checkpoint_interval": SELDOM, "keep_checkpoints": 1}
+    return settings.changed("training", total_timesteps=steps).changed("logging", **logging)
 
 
 def verify(claim: Claim, signals: Signals) -> Verdict:

@@ -22,14 +22,10 @@ from parallel_ppo.records.trackers import check_installed
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
 from parallel_ppo.settings.augmentations import AUGMENTATION_KINDS
 from parallel_ppo.settings.curiosity import cannot_be_whitened
+from parallel_ppo.settings.learning import changed_learning_setting, changed_schedule
 from parallel_ppo.settings.named_code import find
 from parallel_ppo.settings.networks import automatic, is_own, network_kind, that_read
-from parallel_ppo.settings.schema import (
-    Settings,
-    changed_learning_setting,
-    changed_schedule,
-    largest_slice,
-)
+from parallel_ppo.settings.schema import Settings, largest_slice
 from parallel_ppo.storage.run_directory import ForeignDirectory, RunDirectory
 from parallel_ppo.training.origin import saved_settings
 from parallel_ppo.training.worker_count import useful_workers

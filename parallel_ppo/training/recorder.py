@@ -22,7 +22,8 @@ from parallel_ppo.records.shares import idle_shares, phase_shares
 from parallel_ppo.records.timeline import Timeline, process_started, seconds_alone
 from parallel_ppo.records.trace import Trace
 from parallel_ppo.records.trackers import Trackers
-from parallel_ppo.settings.schema import Settings, learning_settings
+from parallel_ppo.settings.learning import learning_settings
+from parallel_ppo.settings.schema import Settings
 from parallel_ppo.storage.files import write_atomically
 from parallel_ppo.storage.run_directory import RunDirectory
 from parallel_ppo.storage.user_key import signature

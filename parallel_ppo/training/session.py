@@ -29,7 +29,8 @@ from parallel_ppo.records.display import Clock, Display, duration_text, make_log
 from parallel_ppo.records.timeline import Phase, process_started
 from parallel_ppo.records.trace import ChromeTrace, NoTrace, Trace
 from parallel_ppo.settings import env_names
-from parallel_ppo.settings.schema import SCHEDULE_ENDS, Settings, learning_settings
+from parallel_ppo.settings.learning import learning_settings
+from parallel_ppo.settings.schema import SCHEDULE_ENDS, Settings
 from parallel_ppo.settings.yaml_files import to_yaml
 from parallel_ppo.storage import user_key
 from parallel_ppo.storage.files import open_to_append

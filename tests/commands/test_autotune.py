@@ -8,7 +8,7 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Iteration, Pieces
 from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.settings.layers import load_settings
-from parallel_ppo.settings.schema import learning_settings
+from parallel_ppo.settings.learning import learning_settings
 from tests.conftest import ROOT
 from tests.machine.machines import machine
 

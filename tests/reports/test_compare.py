@@ -90,6 +90,15 @@ def test_other_bits_that_have_a_reason_are_not_called_a_fault(tmp_path):
     assert identity.sentence == "no: seed 1 differs from step 2,048 on, as it may: other arithmetic"
 
 
+def test_curiosity_is_a_reason_for_other_parameters(tmp_path):
+    plain, curious = write_run(tmp_path / "a"), write_run(tmp_path / "b", learning="curious")
+    with open(curious / "config.yaml", "a") as file:
+        file.write("curiosity: {kind: rnd}\n")
+    comparison = compare([group("a", plain), group("b", curious)])
+    assert comparison.pairs[0].identity.sentence.endswith("as it may: other setting")
+    assert any("(curiosity.kind): a none, b rnd" in line for line in comparison.warnings)
+
+
 def test_bits_of_different_seeds_are_not_compared(tmp_path):
     groups = [group("a", write_run(tmp_path / "a", seed=1)), group("b", write_run(tmp_path / "b", seed=2))]
     comparison = compare(groups)

@@ -256,4 +256,8 @@ def test_seeds_become_a_group_and_other_settings_do_not(tmp_path):
     members = [load_run(write_run(tmp_path / f"s{seed}", seed=seed)) for seed in (1, 2, 3)]
     members.append(load_run(write_run(tmp_path / "other", seed=4, policy="impala")))
     members.append(load_run(write_run(tmp_path / "again", seed=1)))
-    assert [len(group.runs) for group in group_seeds(members)] == [3, 1, 1]
+    curious = write_run(tmp_path / "curious", seed=5)
+    with open(curious / "config.yaml", "a") as file:
+        file.write("curiosity: {kind: rnd}\n")
+    members.append(load_run(curious))
+    assert [len(group.runs) for group in group_seeds(members)] == [3, 1, 1, 1]

@@ -6,7 +6,13 @@ import pytest
 from parallel_ppo.commands.training_flags import COMMON_FLAGS, PARALLEL_FLAGS, build_parser, settings_from
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings.layers import load_settings
-from parallel_ppo.settings.schema import Settings, changed_learning_setting, learning_settings
+from parallel_ppo.settings.learning import (
+    changed_learning_setting,
+    first_difference,
+    learning_settings,
+    learning_values,
+)
+from parallel_ppo.settings.schema import Settings
 from parallel_ppo.settings.yaml_files import to_yaml
 from tests.conftest import ROOT, small_settings
 
@@ -166,10 +172,29 @@ def test_workers_and_stops_are_no_learning_settings() -> None:
     assert changed_learning_setting(one, two) is None
 
 
+def test_every_unmarked_field_of_a_learning_section_counts() -> None:
+    """Forgetting a key here would let a resume or a comparison overlook it."""
+    values = learning_settings(small_settings())
+    for section in ("env", "training", "curiosity"):
+        known = {key for key in values if key.startswith(f"{section}.")}
+        fields = {f"{section}.{key}" for key in Settings.model_fields[section].annotation.model_fields}
+        assert fields - known <= {"training.total_timesteps", "training.duration"}
+    others = {key for key in values if key.split(".")[0] not in ("env", "training", "curiosity")}
+    assert others == {"hardware.num_threads", "cluster.reduction"}
+
+
+def test_plain_learning_values_have_defaults_and_unknown_keys() -> None:
+    values = learning_values({"env": {"id": "evil_module:Evil-v0", "new": 1}, "logging": {"new": 2}, "x": 3})
+    assert values["env.id"] == "evil_module:Evil-v0" and values["env.new"] == 1
+    assert values["curiosity.kind"] == "none" and "logging.new" not in values
+    assert first_difference(values, values) is None
+    assert first_difference(values, values | {"curiosity.kind": "rnd"}) == "curiosity.kind"
+    assert first_difference(values, values | {"env.newer": 1}) == "env.newer"
+
+
 def test_a_reduction_that_gives_up_the_order_is_a_learning_setting() -> None:
-    """Only where it is chosen: checkpoints from before it was one stay valid."""
     tree, gloo = small_settings(), small_settings(cluster__reduction="gloo")
-    assert "cluster.reduction" not in learning_settings(tree)
+    assert learning_settings(tree)["cluster.reduction"] == "tree"
     assert learning_settings(gloo)["cluster.reduction"] == "gloo"
     for saved, given in ((tree, gloo), (gloo, tree)):
         line = changed_learning_setting(saved, given)

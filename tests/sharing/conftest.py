@@ -9,7 +9,8 @@ from parallel_ppo.commands.evaluate import evaluate
 from parallel_ppo.sharing.command import push
 from tests.conftest import train
 
-SMALL = ["--env", "CartPole-v1", "--num-envs", "8", "--n-steps", "16", "--batch-size", "64", "--seed", "3"]
+SMALL = ["--env", "CartPole-v1", "--num-envs", "8", "--n-steps", "16", "--batch-size", "64", "--seed", "3",
+         "--curiosity", "rnd", "--set", "curiosity.warmup_steps=64"]  # fmt: skip
 REPO = "somebody/ppo-cartpole"
 
 

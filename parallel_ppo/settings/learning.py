@@ -1,0 +1,77 @@
+"""Which settings decide what is learned: the fields of the schema that are not marked `NotLearning`.
+
+Everything here works on plain data as well, so the config.yaml of a stranger can be compared without
+importing any code that it names.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from parallel_ppo.settings.schema import SCHEDULE_ENDS, Learning, NotLearning, Settings
+
+
+def learning_values(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The learning settings in the parsed content of a config.yaml, by dotted key; keys that are missing
+    have their defaults. Unknown keys of a learning section count: another version may have written them.
+    """
+    values = {}
+    for section, section_field in Settings.model_fields.items():
+        content = config.get(section)
+        given = dict(content) if isinstance(content, Mapping) else {}
+        section_decides = NotLearning not in section_field.metadata
+        for key, field in section_field.annotation.model_fields.items():  # type: ignore[union-attr]
+            value = given.pop(key, field.default)
+            if Learning in field.metadata or (section_decides and NotLearning not in field.metadata):
+                values[f"{section}.{key}"] = value
+        if section_decides:
+            values |= {f"{section}.{key}": value for key, value in given.items()}
+    return values
+
+
+def learning_settings(settings: Settings) -> dict[str, Any]:
+    """By dotted key; derived sizes replace their automatic values."""
+    return learning_values(settings.model_dump()) | {
+        "env.slice_envs": settings.shape.slice_envs,
+        "training.lane_samples": max(settings.shape.lane_sizes),
+    }
+
+
+def learning_sections(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The learning settings as sections of a config.yaml."""
+    sections: dict[str, dict[str, Any]] = {}
+    for dotted, value in learning_values(settings.model_dump()).items():
+        section, _, key = dotted.partition(".")
+        sections.setdefault(section, {})[key] = value
+    return sections
+
+
+def only_learning(settings: Settings) -> Settings:
+    """The same settings with the defaults of every key that does not decide what is learned."""
+    return Settings.model_validate(learning_sections(settings))
+
+
+def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
+    """The first key whose value differs between two results of `learning_values`."""
+    keys = dict.fromkeys((*one, *other))
+    return next((key for key in keys if key not in one or key not in other or one[key] != other[key]), None)
+
+
+def changed_learning_setting(saved: Settings, given: Settings) -> str | None:
+    """One line naming the first learning setting that a resume must not change but did, or None."""
+    was, now = (
+        {key: value for key, value in learning_settings(settings).items() if key not in SCHEDULE_ENDS}
+        for settings in (saved, given)
+    )
+    key = first_difference(was, now)
+    if key is None:
+        return None
+    return (
+        f"{key}: is {was[key]!r} in the saved run and cannot become {now[key]!r} on resume; start a new run"
+        " to change it"
+    )
+
+
+def changed_schedule(saved: Settings, given: Settings) -> dict[str, tuple[Any, Any]]:
+    """The ends of schedules that differ: before and now, by key."""
+    was, now = learning_settings(saved), learning_settings(given)
+    return {key: (was[key], now[key]) for key in SCHEDULE_ENDS if was[key] != now[key]}
