@@ -16,7 +16,7 @@ from parallel_ppo.machine.signals import Signals
 from parallel_ppo.records.display import make_display
 from parallel_ppo.records.metrics import read_records
 from parallel_ppo.settings.layers import read_settings
-from parallel_ppo.settings.learning import first_difference, learning_settings, only_learning
+from parallel_ppo.settings.learning import first_difference, learning_values, only_learning
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.sharing.folder import SETTINGS, Shared, read
 from parallel_ppo.training import session
@@ -51,8 +51,8 @@ def read_claim(folder: Path, iterations: int | None, *, trust: bool) -> Claim:
             f"{folder / POLICY}: is not the policy that hashes.txt names after its last iteration"
         )
     key = first_difference(
-        learning_settings(read_settings(file=folder / SETTINGS, flags={})),
-        learning_settings(weights.settings),
+        learning_values(read_settings(file=folder / SETTINGS, flags={}).model_dump()),
+        learning_values(weights.settings.model_dump()),
     )
     if key is not None:
         raise InputError(f"{folder / SETTINGS}: {key} is not what the policy was learned with")
