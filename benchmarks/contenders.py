@@ -1,5 +1,8 @@
-"""Who takes part: our trainers, and peers in environments of their own that are made on demand."""
+"""The contenders of a benchmark: this checkout, other versions of it, and peers in environments of their
+own that are made on demand.
+"""
 
+import contextlib
 import hashlib
 import itertools
 import json
@@ -7,10 +10,12 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from benchmarks.processes import clean_environment, last_line, run
 from benchmarks.works import Work
+from parallel_ppo.exits import InputError
+from tools.same_bits import checkout
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "benchmarks" / "peers"
@@ -25,124 +30,138 @@ class Measured(NamedTuple):
 
     seconds: list[float]  # of each iteration, warm-up included
     peak_mb: float
+    policy_sha256: str | None = None  # learned in this run, where it can be told
+
+
+class Contender(Protocol):
+    def measure(self, work: Work, *, iterations: int, cores: int, timeout: float) -> Measured: ...
+
+    def versions(self) -> dict[str, str]: ...
 
 
 class Ours(NamedTuple):
-    script: str
-    flags: tuple[str, ...]
+    """This project: some checkout, with settings of its own."""
+
+    settings: tuple[str, ...] = ()  # KEY=VALUE
+    project: Path = ROOT
+    script: str = "train_parallel_timed.py"
+
+    def measure(self, work: Work, *, iterations: int, cores: int, timeout: float) -> Measured:
+        with tempfile.TemporaryDirectory(prefix="throughput-") as directory:
+            command = [
+                sys.executable, self.script, "--quiet", "--env", work.env, "--policy", work.policy,
+                "--num-envs", str(work.num_envs), "--n-steps", str(work.num_steps),
+                "--n-epochs", str(work.epochs), "--batch-size", str(work.batch_size),
+                "--total-timesteps", str(work.steps * iterations),
+                *(word for setting in (*work.settings, *self.settings) for word in ("--set", setting)),
+                "--output-dir", f"{directory}/run",
+            ]  # fmt: skip
+            outcome = run(
+                command, cwd=self.project, environment=clean_environment(), timeout=timeout, wanted_lines=None
+            )
+            if outcome.problem is not None:
+                raise Unavailable(outcome.problem)
+            lines = Path(f"{directory}/run/metrics.jsonl").read_text().splitlines()
+        records = [json.loads(line) for line in lines]
+        # All that happens between two iterations counts.
+        moments = [0.0, *(record["wall_time"] for record in records)]
+        seconds = [after - before for before, after in itertools.pairwise(moments)]
+        return Measured(seconds, outcome.peak_mb, records[-1]["policy_sha256"])
+
+    def versions(self) -> dict[str, str]:
+        return package_versions(sys.executable, "torch", "numpy")
 
 
 class Peer(NamedTuple):
     environment: str
     adaptor: str
     variant: str
-    packages: tuple[str, ...]
+    package: str
 
-
-CONTENDERS: dict[str, Ours | Peer] = {
-    "ours": Ours("train_parallel_timed.py", ()),
-    "ours-torch": Ours("train_parallel_timed.py", ("--set", "training.kernels=torch")),
-    "ours-rnd": Ours("train_parallel_timed.py", ("--curiosity", "rnd")),
-    "ours-icm": Ours("train_parallel_timed.py", ("--curiosity", "icm")),
-    "ours-ngu": Ours("train_parallel_timed.py", ("--curiosity", "ngu")),
-    "ours-1-worker": Ours("train_parallel_timed.py", ("--num-workers", "1")),
-    "ours-2-workers": Ours("train_parallel_timed.py", ("--num-workers", "2")),
-    "ours-4-workers": Ours("train_parallel_timed.py", ("--num-workers", "4")),
-    "sequential": Ours("train_timed.py", ("--num-threads", "auto")),
-    "sequential-1-thread": Ours("train_timed.py", ("--num-threads", "1")),
-    "sb3": Peer("sb3", "sb3.py", "", ("stable-baselines3",)),
-    "sb3_channels_last": Peer("sb3", "sb3.py", "channels_last", ("stable-baselines3",)),
-    "sample_factory": Peer("sample_factory", "sample_factory_appo.py", "", ("sample-factory",)),
-    "sample_factory_serial": Peer("sample_factory", "sample_factory_appo.py", "serial", ("sample-factory",)),
-    "rllib": Peer("rllib", "rllib.py", "", ("ray",)),
-}
-
-
-def measure(name: str, work: Work, *, iterations: int, cores: int, timeout: float) -> Measured:
-    contender = CONTENDERS[name]
-    if isinstance(contender, Ours):
-        return measure_ours(contender, work, iterations, timeout)
-    return _measure_peer(contender, work, iterations, cores, timeout)
-
-
-def measure_ours(
-    contender: Ours, work: Work, iterations: int, timeout: float, project: Path = ROOT
-) -> Measured:
-    """By this checkout or by another."""
-    with tempfile.TemporaryDirectory(prefix="throughput-") as directory:
+    def measure(self, work: Work, *, iterations: int, cores: int, timeout: float) -> Measured:
+        if work.settings:
+            raise Unavailable(f"does not know {work.settings[0]}")
+        self.prepare()
         command = [
-            sys.executable, contender.script, "--quiet", "--env", work.env, "--policy", work.policy,
-            "--num-envs", str(work.num_envs), "--n-steps", str(work.num_steps),
-            "--n-epochs", str(work.epochs), "--batch-size", str(work.batch_size),
-            "--total-timesteps", str(work.steps * iterations),
-            "--output-dir", f"{directory}/run", *contender.flags,
+            str(self.python), self.adaptor,
+            "--env", work.env.removeprefix("benchmarks.peers."), "--policy", work.policy,
+            "--num-envs", str(work.num_envs), "--num-steps", str(work.num_steps),
+            "--epochs", str(work.epochs), "--batch-size", str(work.batch_size),
+            "--iterations", str(iterations), "--cores", str(cores), "--variant", self.variant,
         ]  # fmt: skip
         outcome = run(
-            command, cwd=project, environment=clean_environment(), timeout=timeout, wanted_lines=None
+            command, cwd=PEERS, environment=clean_environment(), timeout=timeout, wanted_lines=iterations
         )
         if outcome.problem is not None:
             raise Unavailable(outcome.problem)
-        records = [
-            json.loads(line) for line in Path(f"{directory}/run/metrics.jsonl").read_text().splitlines()
-        ]
-    # All that happens between two iterations counts.
-    moments = [0.0, *(record["wall_time"] for record in records)]
-    return Measured([after - before for before, after in itertools.pairwise(moments)], outcome.peak_mb)
+        lines = [json.loads(line) for line in outcome.lines]
+        if len(lines) < iterations:
+            raise Unavailable(f"ended after {len(lines)} of {iterations} iterations")
+        assert all(line["steps"] == work.steps for line in lines), "the adaptor does other work than stated"
+        return Measured([line["seconds"] for line in lines], outcome.peak_mb)
+
+    def versions(self) -> dict[str, str]:
+        return package_versions(str(self.python), "torch", "numpy", self.package)
+
+    @property
+    def home(self) -> Path:
+        return PEERS / "venvs" / self.environment
+
+    @property
+    def python(self) -> Path:
+        return self.home / "bin" / "python"
+
+    def prepare(self) -> None:
+        """Makes the environment where it is missing or was made from other requirements."""
+        requirements = PEERS / f"{self.environment}.txt"
+        mark, wanted = self.home / ".ready", hashlib.sha256(requirements.read_bytes()).hexdigest()
+        if mark.exists() and mark.read_text() == wanted:
+            return
+        print(f"making an environment for {self.environment} (once, a few minutes) ...", flush=True)
+        for command in (
+            [sys.executable, "-m", "venv", "--clear", str(self.home)],
+            [str(self.home / "bin" / "pip"), "install", "--quiet", "-r", str(requirements)],
+        ):
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            if result.returncode:
+                raise Unavailable(f"cannot be installed ({last_line(result.stderr)})")
+        mark.write_text(wanted)
 
 
-def _measure_peer(peer: Peer, work: Work, iterations: int, cores: int, timeout: float) -> Measured:
-    command = [
-        str(python_of(peer.environment)), peer.adaptor,
-        "--env", work.env.removeprefix("benchmarks.peers."), "--policy", work.policy,
-        "--num-envs", str(work.num_envs), "--num-steps", str(work.num_steps), "--epochs", str(work.epochs),
-        "--batch-size", str(work.batch_size), "--iterations", str(iterations), "--cores", str(cores),
-        "--variant", peer.variant,
-    ]  # fmt: skip
-    outcome = run(
-        command, cwd=PEERS, environment=clean_environment(), timeout=timeout, wanted_lines=iterations
-    )
-    if outcome.problem is not None:
-        raise Unavailable(outcome.problem)
-    lines = [json.loads(line) for line in outcome.lines]
-    if len(lines) < iterations:
-        raise Unavailable(f"ended after {len(lines)} of {iterations} iterations")
-    assert all(line["steps"] == work.steps for line in lines), "an adaptor that does other work than stated"
-    return Measured([line["seconds"] for line in lines], outcome.peak_mb)
+PEER_NAMES = {
+    "sb3": Peer("sb3", "sb3.py", "", "stable-baselines3"),
+    "sb3_channels_last": Peer("sb3", "sb3.py", "channels_last", "stable-baselines3"),
+    "sample_factory": Peer("sample_factory", "sample_factory_appo.py", "", "sample-factory"),
+    "sample_factory_serial": Peer("sample_factory", "sample_factory_appo.py", "serial", "sample-factory"),
+    "rllib": Peer("rllib", "rllib.py", "", "ray"),
+}
+FORMS = f"sequential, commit:REVISION, commit:FOLDER, ours:KEY=VALUE, {', '.join(PEER_NAMES)}"
 
 
-# --- environments of the peers ------------------------------------------------------------------------------
+def find(name: str, settings: tuple[str, ...], stack: contextlib.ExitStack) -> Contender:
+    """The contender of this name; a commit is checked out for as long as `stack` is open."""
+    kind, _, detail = name.partition(":")
+    if name == "ours":
+        return Ours(settings)
+    if name == "sequential":
+        return Ours(settings, script="train_timed.py")
+    if name in PEER_NAMES:
+        return PEER_NAMES[name]
+    if kind == "ours" and "=" in detail:
+        return Ours((*settings, *detail.split("+")))
+    if kind == "commit" and detail:
+        if not (Path(detail) / "train_parallel_timed.py").is_file() and not is_commit(detail):
+            raise InputError(f"--against {name}: expected a commit of this repository or a checkout's folder")
+        return Ours(settings, project=stack.enter_context(checkout(detail)))
+    raise InputError(f"--against {name}: unknown contender; expected {FORMS}")
 
 
-def python_of(environment: str) -> Path:
-    return PEERS / "venvs" / environment / "bin" / "python"
+def is_commit(revision: str) -> bool:
+    command = ["git", "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, check=False).returncode == 0
 
 
-def prepare(name: str) -> None:
-    """Makes a peer's environment where it is missing or was made from other requirements."""
-    contender = CONTENDERS[name]
-    if isinstance(contender, Ours):
-        return
-    home = PEERS / "venvs" / contender.environment
-    requirements = PEERS / f"{contender.environment}.txt"
-    mark, wanted = home / ".ready", hashlib.sha256(requirements.read_bytes()).hexdigest()
-    if mark.exists() and mark.read_text() == wanted:
-        return
-    print(f"making an environment for {contender.environment} (once, a few minutes) ...", flush=True)
-    for command in (
-        [sys.executable, "-m", "venv", "--clear", str(home)],
-        [str(home / "bin" / "pip"), "install", "--quiet", "-r", str(requirements)],
-    ):
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode:
-            raise Unavailable(f"cannot be installed ({last_line(result.stderr)})")
-    mark.write_text(wanted)
-
-
-def versions(name: str) -> dict[str, str]:
-    """Of what the contender is made of."""
-    contender = CONTENDERS[name]
-    packages = ("torch", "numpy", *(contender.packages if isinstance(contender, Peer) else ()))
-    python = str(python_of(contender.environment)) if isinstance(contender, Peer) else sys.executable
+def package_versions(python: str, *packages: str) -> dict[str, str]:
     code = (
         "import sys, json; from importlib.metadata import version; "
         "print(json.dumps({name: version(name) for name in sys.argv[1:]}))"

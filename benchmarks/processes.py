@@ -1,4 +1,4 @@
-"""Running a contender: its lines, its time limit, and the memory of its whole process tree."""
+"""Run a contender: its output lines, its time limit, and the memory of its whole process tree."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ import psutil
 from parallel_ppo.records.metrics import proportional_bytes
 
 INTERVAL = 1.0
-COST = 1 / 100  # of the time, at most: who is measured on all cores pays for being watched
+COST = 1 / 100  # of the time, at most: sampling takes time from the cores that are measured
 
 
 class Outcome(NamedTuple):
@@ -27,7 +27,7 @@ class Outcome(NamedTuple):
 def run(
     command: list[str], *, cwd: Path, environment: dict[str, str], timeout: float, wanted_lines: int | None
 ) -> Outcome:
-    """Runs it to its end, or until it has printed `wanted_lines`; nothing of it is left, nor in /dev/shm."""
+    """Runs it to its end, or until it has printed `wanted_lines`; leaves no process and nothing in /dev/shm."""
     lines: list[str] = []
     with tempfile.TemporaryFile("w+") as errors:
         process = subprocess.Popen(
@@ -62,11 +62,11 @@ def run(
 
 def last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else "it said nothing"
+    return lines[-1][:300] if lines else "it printed no reason"
 
 
 class MemoryWatch:
-    """Samples the memory of a process tree, and knows everyone who was ever in it.
+    """Samples the memory of a process tree, and remembers every process that was ever in it.
 
     Once a second, or less often: the kernel looks at every page, 60 ms for four processes of ordinary size.
     """
@@ -101,7 +101,7 @@ class MemoryWatch:
         self.thread.join()
 
     def kill_tree(self) -> None:
-        """Only processes that this one started, directly or not; what they hold in /dev/shm goes too."""
+        """Only processes that this one started, directly or not, and their files in /dev/shm."""
         with contextlib.suppress(psutil.Error):
             self.seen |= set(self.root.children(recursive=True))
         held = set[str]().union(
@@ -111,7 +111,7 @@ class MemoryWatch:
             with contextlib.suppress(psutil.Error, OSError):
                 if process.is_running():
                     process.send_signal(signal.SIGKILL)
-        # The root is waited for by who started it.
+        # `run` waits for the root.
         psutil.wait_procs(list(self.seen - {self.root}), timeout=10)
         for name in held:
             Path(name).unlink(missing_ok=True)

@@ -1,11 +1,19 @@
 #!/usr/bin/env python
-"""Measure our trainer and its peers on the same work, interleaved in one run on this machine."""
+"""Measure this trainer and others on the same work, interleaved: peers, other versions, other settings.
+
+In every round each contender runs once, in rotated order. A ratio compares two runs of one round, so that a
+slow minute of the machine affects both.
+"""
 
 import argparse
 import contextlib
+import csv
+import io
+import json
 import os
+import platform
 import signal
-import subprocess
+import statistics
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,170 +23,247 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a check
 import parallel_ppo.venv  # noqa: F401
 
 # isort: split
-from benchmarks import throughput_report as report
-from benchmarks.contenders import CONTENDERS, Unavailable, measure, prepare, versions
-from benchmarks.processes import clean_environment
-from benchmarks.works import COLLECTION, WORKS, Work, mega_flops
+from benchmarks.contenders import FORMS, ROOT, Contender, Unavailable, find
+from benchmarks.works import WORKS, Work
 from parallel_ppo.arguments import Parser, next_free, number_from, positive, run
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.reports.command_line import new_directory
+from parallel_ppo.storage.files import write_atomically
+from parallel_ppo.storage.run_directory import git_commit
 
-ROOT = Path(__file__).resolve().parents[1]
 EXAMPLES = (
-    "benchmarks/throughput.py --work W1 --against sb3,sb3_channels_last,sample_factory,rllib --repeats 3 "
-    "--output-dir results",
+    "benchmarks/throughput.py --work W1 --against sb3,sb3_channels_last,sample_factory,rllib",
+    "benchmarks/throughput.py --work W1,W3 --against commit:HEAD~1 --rounds 5",
+    "benchmarks/throughput.py --work W2 --against ours:curiosity.kind=rnd,sequential",
 )
 SHAPE = {
     "num_envs": "--num-envs",
     "num_steps": "--n-steps",
     "epochs": "--n-epochs",
     "batch_size": "--batch-size",
+    "iterations": "--iterations",
 }
+Row = dict[str, Any]  # one run: work, contender, round, steps_per_second, ...
 
 
 def build_parser() -> Parser:
     parser = Parser(description=str(__doc__), examples=EXAMPLES, quiet=False)
-    parser.add_argument(
-        "--work", choices=[*WORKS, "W4"], default="W1",
-        help="W1 starpilot with IMPALA, W2 with the Nature CNN, W3 CartPole, W4 collection in all 16 games, "
-        "W5 Nature on stacked frames of 84x84, W6 HalfCheetah, W7 LunarLander (extras mujoco, box2d)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--against", default="sb3", metavar="NAMES",
-        help=f"comma-separated contenders beside ours: "
-             f"{', '.join(name for name in CONTENDERS if name != 'ours')} (default: %(default)s)",
-    )  # fmt: skip
-    for flag, kind, default, what in (
-        ("--repeats", positive, 3, "runs of each contender"),
-        ("--iterations", positive, 2, "measured iterations of a run"),
-        ("--warmup", number_from(0), 1, "iterations before them"),
-        ("--timeout", positive, 1800, "seconds allowed for one run"),
-    ):
-        parser.add_argument(
-            flag, type=kind, default=default, metavar="N", help=f"{what} (default: {default})"
-        )
-    parser.add_argument(
-        "--output-dir", type=Path, help="default: the next free benchmarks/results/throughput-N"
+    add = parser.add_argument
+    add("--work", default="W1", metavar="NAMES", help=f"of {', '.join(WORKS)} (default: %(default)s)")
+    add("--against", default="sb3", metavar="NAMES", help=f"of {FORMS} (default: %(default)s)")
+    add("--rounds", type=positive, default=3, metavar="N", help="default: %(default)s")
+    add("--warmup", type=number_from(0), default=1, metavar="N",
+        help="iterations of each run that are left out (default: %(default)s)")  # fmt: skip
+    add("--set", action="append", default=[], metavar="KEY=VALUE",
+        help="a setting for this project's contenders")  # fmt: skip
+    add(
+        "--timeout", type=positive, default=1800, metavar="SECONDS", help="for one run (default: %(default)s)"
     )
+    add("--output-dir", type=Path, metavar="DIR",
+        help="for the raw numbers as JSON and CSV, and the picture (default: the next free"
+        " benchmarks/results/throughput-N)")  # fmt: skip
     for field, flag in SHAPE.items():
-        what = "another shape than the stated one; the report says so"
-        parser.add_argument(flag, dest=field, type=positive, metavar="N", help=what)
+        add(flag, dest=field, type=positive, metavar="N", help="instead of the work's own")
     return parser
 
 
 def main() -> int:
     arguments = build_parser().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # contenders must not outlive this process
-    default = next_free(f"{ROOT}/benchmarks/results/throughput-{{}}")
-    directory = new_directory(arguments.output_dir or default)
-    try:
-        results = _measure(arguments)
-        for path in report.write(directory, results):
-            print(f"wrote {path}")
-    finally:
-        with contextlib.suppress(OSError):
-            directory.rmdir()  # nothing was written
+    works = {name: _changed(name, arguments) for name in arguments.work.split(",")}
+    names = ["ours", *(name for name in arguments.against.split(",") if name not in ("", "ours"))]
+    machine = read_machine()
+    with contextlib.ExitStack() as stack:
+        contenders = {name: find(name, tuple(arguments.set), stack) for name in names}
+        default = next_free(f"{ROOT}/benchmarks/results/throughput-{{}}")
+        directory = new_directory(arguments.output_dir or default)
+        rows: list[Row] = []
+        unavailable: dict[str, str] = {}
+        try:
+            for name, work in works.items():
+                rows += _measure(name, work, contenders, unavailable, arguments, machine)
+        finally:
+            if not rows:
+                with contextlib.suppress(OSError):
+                    directory.rmdir()
+        facts = _facts(machine, works, contenders, arguments) | {"unavailable": unavailable}
+    for path in write(directory, facts, rows):
+        print(f"wrote {path}")
+    for line in conclusions(rows):
+        print(line)
     return 0
 
 
-def _measure(arguments: argparse.Namespace) -> dict[str, Any]:
-    machine = read_machine()
-    _warn_of_load(machine)
-    if arguments.work == "W4":
-        from benchmarks.collection import measure_collection
-
-        work = _changed(COLLECTION, arguments)
-        results = measure_collection(work, repeats=arguments.repeats, machine=machine)
-    else:
-        work = _changed(WORKS[arguments.work], arguments)
-        results = _measure_all(arguments, work, machine)
-    return report.facts(machine, work) | results
-
-
-def _changed(work: Work, arguments: argparse.Namespace) -> Work:
+def _changed(name: str, arguments: argparse.Namespace) -> Work:
+    if name not in WORKS:
+        raise InputError(f"--work {name}: expected {', '.join(WORKS)}")
     given = {field: value for field in SHAPE if (value := getattr(arguments, field)) is not None}
-    return work._replace(**given, name=f"{work.name} (another shape)") if given else work
+    return WORKS[name]._replace(**given)
 
 
-def _measure_all(arguments: argparse.Namespace, work: Work, machine: Machine) -> dict[str, Any]:
+def _measure(
+    work_name: str,
+    work: Work,
+    contenders: dict[str, Contender],
+    unavailable: dict[str, str],
+    arguments: argparse.Namespace,
+    machine: Machine,
+) -> list[Row]:
     cores = plan_placement(machine, num_workers=None, pinning="none").num_workers
-    names, unavailable = _take_part(arguments.against)
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
-    sgemm = []
-    for repeat in range(arguments.repeats):
-        sgemm.append(_sgemm(cores))
-        print(
-            f"repeat {repeat + 1} of {arguments.repeats}: sgemm {sgemm[-1]:.0f} GFLOP/s on {cores} cores",
-            flush=True,
-        )
-        shift = repeat % len(names)  # nobody is always first
-        for name in names[shift:] + names[:shift]:
+    rows = []
+    for number in range(arguments.rounds):
+        print(f"{work_name}, round {number + 1} of {arguments.rounds}", flush=True)
+        for name in rotated(list(contenders), number):
             if name in unavailable:
                 continue
-            load = os.getloadavg()[0]
+            load = round(os.getloadavg()[0], 2)
             try:
-                measured = measure(
-                    name, work, iterations=arguments.warmup + arguments.iterations, cores=cores,
+                measured = contenders[name].measure(
+                    work,
+                    iterations=arguments.warmup + work.iterations,
+                    cores=cores,
                     timeout=arguments.timeout,
-                )  # fmt: skip
+                )
             except Unavailable as problem:
                 if name == "ours":
-                    raise InputError(f"our own trainer failed: {problem}") from None
+                    raise InputError(f"this checkout cannot be measured: {problem}") from None
                 unavailable[name] = str(problem)
                 print(f"  {name}: left out, {problem}", flush=True)
                 continue
             kept = measured.seconds[arguments.warmup :]
             rate = work.steps * len(kept) / sum(kept)
-            runs[name].append({"steps_per_second": rate, "seconds": measured.seconds,
-                               "peak_mb": measured.peak_mb,
-                               "load_before": load})  # fmt: skip
-            print(f"  {name:<22} {rate:8.1f} steps/s  {measured.peak_mb:7.0f} MB", flush=True)
+            rows.append({
+                "work": work_name, "contender": name, "round": number + 1,
+                "steps_per_second": round(rate, 2), "peak_mb": round(measured.peak_mb, 1),
+                "load_before": load, "policy_sha256": measured.policy_sha256,
+                "iteration_seconds": [round(seconds, 4) for seconds in measured.seconds],
+            })  # fmt: skip
+            print(f"  {name:<24} {rate:10,.1f} steps/s  {measured.peak_mb:7,.0f} MB", flush=True)
+    return rows
+
+
+def rotated(names: list[str], number: int) -> list[str]:
+    """No contender is always first."""
+    shift = number % len(names)
+    return names[shift:] + names[:shift]
+
+
+def _facts(
+    machine: Machine, works: dict[str, Work], contenders: dict[str, Contender], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """The conditions, without a host's name."""
     return {
-        "contenders": {
-            name: {"runs": runs[name], "versions": versions(name)} for name in names if runs[name]
-        },
-        "unavailable": unavailable,
-        "sgemm_gflops": sgemm,
-        "num_cores": cores,
-        "mega_flops_per_step": mega_flops(work),
+        "works": {name: work._asdict() | {"description": work.description} for name, work in works.items()},
+        "settings": arguments.set,
         "warmup": arguments.warmup,
-    }  # fmt: skip
+        "machine": {
+            "cpu_model": machine.cpu_model,
+            "cpus": len(machine.cores),
+            "physical_cores": machine.num_physical_cores,
+            "cpu_quota": machine.cpu_quota,
+            "memory_gb": round(machine.memory_limit_bytes / 1e9, 1),
+        },
+        "commit": git_commit(),
+        "python": platform.python_version(),
+        "versions": {name: contender.versions() for name, contender in contenders.items()},
+    }
 
 
-def _take_part(against: str) -> tuple[list[str], dict[str, str]]:
-    names = [
-        "ours",
-        *dict.fromkeys(name.strip() for name in against.split(",") if name.strip() not in ("", "ours")),
-    ]
-    unknown = [name for name in names if name not in CONTENDERS]
-    if unknown:
-        raise InputError(f"--against: unknown contender {unknown[0]!r}; known are {', '.join(CONTENDERS)}")
-    unavailable = {}
-    for name in names:
-        try:
-            prepare(name)
-        except Unavailable as problem:
-            unavailable[name] = str(problem)
-            print(f"{name}: left out, {problem}", flush=True)
-    return names, unavailable
+# --- results ------------------------------------------------------------------------------------------------
 
 
-def _sgemm(cores: int) -> float:
-    command = [sys.executable, str(ROOT / "benchmarks" / "sgemm.py"), str(cores)]
-    return float(
-        subprocess.run(command, env=clean_environment(), capture_output=True, text=True, check=True).stdout
-    )
+def rates(rows: list[Row], work: str, contender: str) -> dict[int, float]:
+    """By round."""
+    return {
+        row["round"]: row["steps_per_second"]
+        for row in rows
+        if (row["work"], row["contender"]) == (work, contender)
+    }
 
 
-def _warn_of_load(machine: Machine) -> None:
-    load = os.getloadavg()[0]
-    if load > 0.5:
-        print(
-            f"warning: other programs use this machine (load {load:.1f} on {len(machine.cores)} CPUs); "
-            "figures will be low and noisy"
-        )
+def ratios(rows: list[Row], work: str, contender: str) -> list[float]:
+    """This checkout's speed divided by the contender's, round by round."""
+    ours, theirs = rates(rows, work, "ours"), rates(rows, work, contender)
+    return [ours[number] / theirs[number] for number in sorted(ours.keys() & theirs.keys())]
+
+
+def spread(values: list[float], pattern: str) -> str:
+    """The median and the range."""
+    low, middle, high = (format(f(values), pattern) for f in (min, statistics.median, max))
+    return middle if len(values) == 1 else f"{middle} ({low} to {high})"
+
+
+def conclusions(rows: list[Row]) -> list[str]:
+    """One line for each work and contender."""
+    lines = []
+    for work, contender in dict.fromkeys((row["work"], row["contender"]) for row in rows):
+        speed = spread(list(rates(rows, work, contender).values()), ",.1f")
+        line = f"{work}  {contender}: {speed} steps/s"
+        if contender != "ours" and (found := ratios(rows, work, contender)):
+            line += f"; this checkout is {spread(found, '.3f')} times as fast in {len(found)} rounds"
+            if min(found) <= 1 <= max(found):
+                line += ", no clear difference"
+        lines.append(line + _same_bits(rows, work, contender))
+    return lines
+
+
+def _same_bits(rows: list[Row], work: str, contender: str) -> str:
+    """Whether another version of this project learned the same parameters."""
+
+    def learned(name: str) -> set[str]:
+        return {row["policy_sha256"] for row in rows if (row["work"], row["contender"]) == (work, name)}
+
+    hashes = learned(contender)
+    if contender == "ours" or None in hashes:
+        return ""
+    return "; parameters are bit-identical" if hashes == learned("ours") else "; parameters differ"
+
+
+def write(directory: Path, facts: dict[str, Any], rows: list[Row]) -> list[Path]:
+    data = json.dumps(facts | {"runs": rows}, indent=1) + "\n"
+    paths = [directory / f"throughput.{ending}" for ending in ("json", "csv", "png")]
+    write_atomically(paths[0], data.encode())
+    table = io.StringIO()
+    columns = [name for name in rows[0] if name != "iteration_seconds"]
+    writer = csv.DictWriter(table, columns, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(paths[1], table.getvalue().encode())
+    draw(paths[2], facts, rows)
+    return paths
+
+
+def draw(path: Path, facts: dict[str, Any], rows: list[Row]) -> None:
+    """One panel for each work: bars to the medians, the fastest on top, with the range of the rounds."""
+    from matplotlib.figure import Figure
+
+    works = list(facts["works"])
+    found: dict[str, dict[str, list[float]]] = {work: {} for work in works}
+    for row in rows:
+        found[row["work"]].setdefault(row["contender"], []).append(row["steps_per_second"])
+    heights = [1 + 0.4 * len(found[work]) for work in works]
+    figure = Figure(figsize=(9, sum(heights) + 0.6), layout="constrained")
+    panels = figure.subplots(len(works), 1, squeeze=False, height_ratios=heights)[:, 0]
+    for axes, work in zip(panels, works, strict=True):
+        bars = sorted((statistics.median(speeds), name, speeds) for name, speeds in found[work].items())
+        for place, (middle, name, speeds) in enumerate(bars):
+            axes.barh(place, middle, color="#0072b2" if name == "ours" else "#999999", height=0.6)
+            axes.plot([min(speeds), max(speeds)], [place, place], color="black", linewidth=1.5)
+            beside: Any = {"xytext": (6, 0), "textcoords": "offset points", "va": "center"}
+            axes.annotate(f"{middle:,.4g}", (max(speeds), place), **beside)
+        axes.set_yticks(range(len(bars)), [name for _, name, _ in bars])
+        axes.set_title(facts["works"][work]["description"], fontsize=9, loc="left")
+        axes.margins(x=0.12)
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[-1].set_xlabel("environment steps per second, training included")
+    figure.supxlabel(
+        f"Medians and ranges of interleaved runs. {facts['machine']['cpu_model']},"
+        f" {facts['machine']['cpus']} CPUs; commit {(facts['commit'] or 'unknown')[:9]}",
+        fontsize=8, x=0.01, ha="left",
+    )  # fmt: skip
+    figure.savefig(path, dpi=150)
 
 
 if __name__ == "__main__":

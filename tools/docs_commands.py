@@ -89,8 +89,7 @@ FLAGS: dict[str, dict[str, str]] = {
     "evaluate.py": {"--num-episodes": "2", "--max-steps": "50"},
     "play.py": {"--max-steps": "20"},
     "push": {"--skip-play": ""},
-    "benchmarks/throughput.py": {"--against": "sequential", "--repeats": "1", "--iterations": "1", **SHAPE},
-    "benchmarks/versions.py": {"--work": "W3", "--rounds": "1", "--iterations": "2"},
+    "benchmarks/throughput.py": {"--against": "sequential", "--rounds": "1", "--iterations": "1", **SHAPE},
     "benchmarks/scaling.py": {
         "--repeats": "1",
         "--total-iters": "3",
@@ -98,7 +97,6 @@ FLAGS: dict[str, dict[str, str]] = {
         "--rollout-steps": "16",
     },
     "benchmarks/kernels.py": {"--rounds": "1"},
-    "benchmarks/ceiling.py": {"--rounds": "1", "--seconds": "0.2"},
     "tools/suite.py": {"--total-timesteps": "256", "--eval-episodes": "2", "--seeds": "1"},
     "tools/autotune.py": {"--seconds": "5"},
     "tools/same_bits.py": {"--only": "CartPole"},

@@ -1,9 +1,11 @@
-"""The benchmark's arithmetic and reports from made-up runs, and how it treats contenders that fail or
-hang.
-"""
+"""The benchmark's arithmetic from made-up runs, and its treatment of contenders that fail or hang."""
 
+import argparse
+import contextlib
+import csv
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,103 +13,147 @@ from typing import Any
 import psutil
 import pytest
 
-from benchmarks import collection, contenders, processes, throughput, throughput_report, versions
-from benchmarks.contenders import CONTENDERS, Unavailable
-from benchmarks.works import COLLECTION, WORKS, mega_flops
+from benchmarks import contenders, processes, throughput
+from benchmarks.contenders import Measured, Ours, Peer, Unavailable
+from benchmarks.works import WORKS
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.resources import read_machine
 from tests.conftest import ROOT
 
-
-def made_up_results() -> dict[str, Any]:
-    def runs(*rates: float) -> dict[str, Any]:
-        return {
-            "runs": [{"steps_per_second": rate, "seconds": [1.0], "peak_mb": 900.0} for rate in rates],
-            "versions": {"torch": "2.13.0"},
-        }
-
-    return throughput_report.facts(read_machine(), WORKS["W1"]) | {
-        "contenders": {"ours": runs(300, 320, 310), "sb3": runs(100, 80, 100)},
-        "unavailable": {"rllib": "cannot be installed (no wheel)"},
-        "sgemm_gflops": [300.0, 310.0, 290.0],
-        "num_cores": 2,
-        "mega_flops_per_step": mega_flops(WORKS["W1"]),
-        "warmup": 1,
-    }
+NO_ARGUMENTS = argparse.Namespace(rounds=2, warmup=1, timeout=1.0, set=[])
 
 
-def test_what_a_step_costs() -> None:
-    assert mega_flops(WORKS["W1"]) == pytest.approx(796, abs=1)
-    assert mega_flops(WORKS["W1"]._replace(epochs=0)) == pytest.approx(61.2, abs=0.1)
+class MadeUp:
+    """A contender whose iterations take a constant time, after a slow first one."""
+
+    def __init__(self, seconds: float, sha256: str | None = None, problem: str | None = None) -> None:
+        self.seconds, self.sha256, self.problem = seconds, sha256, problem
+
+    def measure(self, work: Any, *, iterations: int, cores: int, timeout: float) -> Measured:
+        if self.problem:
+            raise Unavailable(self.problem)
+        return Measured([9.0, *[self.seconds] * (iterations - 1)], 900.0, self.sha256)
+
+    def versions(self) -> dict[str, str]:
+        return {"torch": "2.13.0"}
 
 
-def test_ratios_compare_neighbours_in_time() -> None:
-    rows = throughput_report.rows_of(made_up_results())
-    assert [row["contender"] for row in rows] == ["ours", "sb3"]
-    assert rows[1]["ours is faster by"] == "3.10 (3.00-4.00)"
-    assert rows[0]["of sgemm"].startswith("82.2%")
+def measured(**given: MadeUp) -> tuple[list[throughput.Row], dict[str, str]]:
+    unavailable: dict[str, str] = {}
+    found = dict(given)
+    rows = throughput._measure("W3", WORKS["W3"], found, unavailable, NO_ARGUMENTS, read_machine())
+    return rows, unavailable
 
 
-def test_the_report_has_all_its_files_and_no_host(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    paths = throughput_report.write(tmp_path, made_up_results())
-    assert [path.suffix for path in paths] == [".json", ".md", ".png"]
-    assert all(path.stat().st_size > 0 for path in paths)
-    page = paths[1].read_text()
-    assert "3.10 (3.00-4.00)" in page and "Left out: rllib: cannot be installed" in page
-    assert json.loads(paths[0].read_text())["contenders"]["ours"]["runs"][0]["steps_per_second"] == 300
-    assert os.uname().nodename not in page + paths[0].read_text()
+def test_contenders_take_turns_and_warm_up_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    rows, _ = measured(ours=MadeUp(1.0), sb3=MadeUp(2.0))
+    assert [row["contender"] for row in rows] == ["ours", "sb3", "sb3", "ours"]
+    assert [row["steps_per_second"] for row in rows] == [1024.0, 512.0, 512.0, 1024.0]
+    assert throughput.ratios(rows, "W3", "sb3") == [2.0, 2.0]
 
 
-def test_the_report_of_collection(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
-    games = {"coinrun": [{"ours": 1000.0, "bare": 1050.0}], "maze": [{"ours": 1000.0, "bare": 1070.0}]}
-    facts = throughput_report.facts(read_machine(), COLLECTION)
-    throughput_report.write(tmp_path, facts | {"games": games, "num_workers": 2})
-    assert "+5.0%" in (tmp_path / "throughput.md").read_text()
-    assert "+6.0%" in (tmp_path / "throughput.md").read_text()
+def test_a_contender_that_fails_is_left_out_and_ours_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
+    rows, unavailable = measured(ours=MadeUp(1.0), rllib=MadeUp(1.0, problem="no wheel"))
+    assert {row["contender"] for row in rows} == {"ours"} and unavailable == {"rllib": "no wheel"}
+    with pytest.raises(InputError, match="this checkout cannot be measured: no kernels"):
+        measured(ours=MadeUp(1.0, problem="no kernels"))
 
 
-def test_every_contender_has_its_adaptor_and_requirements() -> None:
-    for contender in CONTENDERS.values():
-        if isinstance(contender, contenders.Peer):
-            assert (contenders.PEERS / contender.adaptor).is_file()
-            assert "torch==2.13.0" in (contenders.PEERS / f"{contender.environment}.txt").read_text()
-        else:
-            assert (ROOT / contender.script).is_file()
+def row(contender: str, number: int, rate: float, sha256: str | None = None) -> throughput.Row:
+    return {
+        "work": "W1", "contender": contender, "round": number, "steps_per_second": rate, "peak_mb": 900.0,
+        "load_before": 0.1, "policy_sha256": sha256, "iteration_seconds": [1.0],
+    }  # fmt: skip
 
 
-def test_unknown_contenders_are_refused() -> None:
-    with pytest.raises(InputError, match="sb4"):
-        throughput._take_part("sb4")
+def test_a_ratio_compares_runs_of_one_round() -> None:
+    rows = [
+        row("sb3", 1, 100),
+        row("ours", 1, 300),
+        row("ours", 2, 320),
+        row("sb3", 2, 80),
+        row("ours", 3, 9),
+    ]
+    assert throughput.ratios(rows, "W1", "sb3") == [3.0, 4.0]
+    assert throughput.conclusions(rows) == [
+        "W1  sb3: 90.0 (80.0 to 100.0) steps/s; this checkout is 3.500 (3.000 to 4.000) times as fast in"
+        " 2 rounds",
+        "W1  ours: 300.0 (9.0 to 320.0) steps/s",
+    ]
 
 
-@pytest.mark.parametrize(
-    "wrong", [("--against", "sb4"), ("--against", "", "--work", "W3", "--batch-size", "100")]
-)
-def test_a_refused_benchmark_leaves_no_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong, capsys
-) -> None:
-    monkeypatch.setattr(throughput, "_sgemm", lambda cores: 1.0)
-    monkeypatch.setattr(sys, "argv", ["throughput.py", *wrong, "--output-dir", str(tmp_path / "out")])
-    with pytest.raises(InputError):
-        throughput.main()
-    assert not (tmp_path / "out").exists()
+def test_versions_are_compared_by_their_bits_too() -> None:
+    def conclusion(sha256: str) -> str:
+        rows = [row("ours", 1, 99, "a"), row("commit:x", 1, 100, sha256), row("ours", 2, 101, "a"),
+                row("commit:x", 2, 100, sha256)]  # fmt: skip
+        return throughput.conclusions(rows)[1]
+
+    assert conclusion("a").endswith("no clear difference; parameters are bit-identical")
+    assert conclusion("b").endswith("no clear difference; parameters differ")
 
 
-def test_a_peer_that_cannot_be_installed_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:
+def test_raw_numbers_are_written_without_a_host_name(tmp_path: Path) -> None:
+    rows = [row("ours", 1, 300), row("sb3", 1, 100)]
+    found: dict[str, Any] = {"ours": MadeUp(1.0), "sb3": MadeUp(1.0)}
+    facts = throughput._facts(read_machine(), {"W1": WORKS["W1"]}, found, NO_ARGUMENTS)
+    raw, table, picture = throughput.write(tmp_path, facts, rows)
+    assert json.loads(raw.read_text())["runs"] == rows
+    assert [line["steps_per_second"] for line in csv.DictReader(table.open())] == ["300", "100"]
+    assert picture.stat().st_size > 5000
+    assert os.uname().nodename not in raw.read_text()
+
+
+def found(name: str, *settings: str) -> Any:
+    with contextlib.ExitStack() as stack:
+        return contenders.find(name, settings, stack)
+
+
+def test_contenders_by_their_names() -> None:
+    assert found("ours:a.b=1+c.d=2", "e.f=3").settings == ("e.f=3", "a.b=1", "c.d=2")
+    assert found("sequential").script == "train_timed.py"
+    assert found(f"commit:{ROOT}", "e.f=3") == Ours(("e.f=3",), project=ROOT)
+    for name in ("sb4", "commit:", "ours:fast"):
+        with pytest.raises(InputError, match="unknown contender; expected sequential, commit:REVISION"):
+            found(name)
+    with pytest.raises(InputError, match="expected a commit of this repository or a checkout's folder"):
+        found("commit:no-such-revision")
+
+
+def test_a_commit_is_checked_out_while_it_is_measured() -> None:
+    if not contenders.is_commit("HEAD"):
+        pytest.skip("no git history")
+    with contextlib.ExitStack() as stack:
+        other = contenders.find("commit:HEAD", (), stack)
+        assert isinstance(other, Ours) and other.project != ROOT
+        assert (other.project / "train_parallel_timed.py").is_file()
+    assert not other.project.exists()
+
+
+def test_every_peer_has_its_adaptor_and_requirements() -> None:
+    for peer in contenders.PEER_NAMES.values():
+        assert (contenders.PEERS / peer.adaptor).is_file()
+        assert "torch==2.13.0" in (contenders.PEERS / f"{peer.environment}.txt").read_text()
+
+
+def test_a_refused_benchmark_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for wrong in (("--against", "sb4"), ("--work", "W9"), ("--against", "", "--work", "W3", "--batch-size",
+                                                            "100")):  # fmt: skip
+        monkeypatch.setattr(sys, "argv", ["throughput.py", *wrong, "--output-dir", str(tmp_path / "out")])
+        with pytest.raises(InputError):
+            throughput.main()
+        assert not (tmp_path / "out").exists()
+
+
+def test_a_peer_that_cannot_be_installed_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contenders, "PEERS", tmp_path)
     (tmp_path / "sb3.txt").write_text("no-such-package-as-this==99\n")
 
     def failing(command: list[str], **options: Any) -> Any:
-        import subprocess
-
         return subprocess.CompletedProcess(command, 1, "", "ERROR: No matching distribution\n")
 
     monkeypatch.setattr(contenders.subprocess, "run", failing)
-    names, unavailable = throughput._take_part("sb3")
-    assert names == ["ours", "sb3"]
-    assert unavailable == {"sb3": "cannot be installed (ERROR: No matching distribution)"}
+    with pytest.raises(Unavailable, match=r"cannot be installed \(ERROR: No matching distribution\)"):
+        Peer("sb3", "sb3.py", "", "stable-baselines3").prepare()
 
 
 # --- processes ----------------------------------------------------------------------------------------------
@@ -118,32 +164,24 @@ def run(code: str, **options: Any) -> processes.Outcome:
     return processes.run([sys.executable, "-c", code], cwd=ROOT, environment=dict(os.environ), **given)
 
 
-def test_a_failure_is_told_by_its_last_line() -> None:
+def test_a_failure_is_reported_by_its_last_line() -> None:
     assert run("raise ValueError('no such game')").problem == "exit code 1: ValueError: no such game"
 
 
-def test_enough_lines_end_a_peer_and_its_children() -> None:
+def test_enough_lines_end_a_peer_its_children_and_its_memory() -> None:
+    """Files of torch and semaphores outlive a killed process."""
     code = (
-        "import subprocess, sys, time\n"
+        "import mmap, os, subprocess, sys, tempfile, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
-        "print(child.pid, flush=True)\nprint('second', flush=True)\ntime.sleep(600)"
+        "descriptor, name = tempfile.mkstemp(dir='/dev/shm'); os.ftruncate(descriptor, 4096)\n"
+        "mapped = mmap.mmap(descriptor, 4096); os.close(descriptor)\n"
+        "print(child.pid, flush=True)\nprint(name, flush=True)\ntime.sleep(600)"
     )
     outcome = run(code, wanted_lines=2)
     assert outcome.problem is None and len(outcome.lines) == 2
     child = int(outcome.lines[0])
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
-
-
-def test_a_peer_that_is_ended_leaves_no_shared_memory() -> None:
-    """Files of torch and semaphores outlive a killed process."""
-    code = (
-        "import mmap, os, tempfile, time\n"
-        "descriptor, name = tempfile.mkstemp(dir='/dev/shm'); os.ftruncate(descriptor, 4096)\n"
-        "mapped = mmap.mmap(descriptor, 4096); os.close(descriptor)\n"
-        "print(name, flush=True); time.sleep(600)"
-    )
-    outcome = run(code, wanted_lines=1)
-    assert outcome.problem is None and not Path(outcome.lines[0].strip()).exists()
+    assert not Path(outcome.lines[1].strip()).exists()
 
 
 def test_a_hanging_peer_is_ended() -> None:
@@ -162,35 +200,9 @@ def test_memory_counts_the_whole_tree() -> None:
 
 @pytest.mark.slow
 @pytest.mark.multiprocess
-@pytest.mark.procgen
-def test_collection_is_measured_beside_bare_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(collection, "PROCGEN_GAMES", ("coinrun",))
-    work = COLLECTION._replace(num_envs=16, num_steps=4)
-    results = collection.measure_collection(work, repeats=2, machine=read_machine())
-    assert [len(runs) for runs in results["games"].values()] == [2]
-    assert all(run["ours"] > 0 and run["bare"] > 0 for run in results["games"]["coinrun"])
-
-
-@pytest.mark.slow
-@pytest.mark.multiprocess
-def test_our_own_trainer_is_measured() -> None:
+def test_this_checkout_is_measured() -> None:
     work = WORKS["W3"]._replace(num_steps=16, batch_size=128)
-    measured = contenders.measure("ours", work, iterations=3, cores=2, timeout=120)
-    assert len(measured.seconds) == 3 and all(seconds > 0 for seconds in measured.seconds)
+    outcome = Ours().measure(work, iterations=3, cores=2, timeout=120)
+    assert len(outcome.seconds) == 3 and all(seconds > 0 for seconds in outcome.seconds)
     with pytest.raises(Unavailable, match="does not divide"):
-        contenders.measure("ours", work._replace(batch_size=100), iterations=1, cores=2, timeout=120)
-
-
-def test_versions_take_turns_and_every_round_has_its_ratio(monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    order = []
-
-    def measured(
-        contender: Any, work: Any, iterations: int, timeout: float, project: Path
-    ) -> contenders.Measured:
-        order.append(project)
-        return contenders.Measured([9.0, *[1.0 if project == ROOT else 2.0] * (iterations - 1)], 0.0)
-
-    monkeypatch.setattr(versions, "measure_ours", measured)
-    rows = versions.compare(Path("/before"), WORKS["W3"], rounds=2, iterations=3, warmup=1, timeout=1.0)
-    assert order == [Path("/before"), ROOT, ROOT, Path("/before")]
-    assert rows == [{"before": 512.0, "now": 1024.0}] * 2
+        Ours().measure(work._replace(batch_size=100), iterations=1, cores=2, timeout=120)

@@ -34,7 +34,7 @@ from parallel_ppo.exits import InputError  # noqa: E402
 from parallel_ppo.settings.layers import load_settings  # noqa: E402
 from tools.trace_idle import idle_by_phase  # noqa: E402
 
-EXAMPLE = "tools/cluster_bench.py --rate 1000 --delay 1"
+EXAMPLE = "benchmarks/cluster.py --rate 1000 --delay 1"
 TUNSETIFF, IFF_TAP, IFF_NO_PI, MTU = 0x400454CA, 0x0002, 0x1000, 30000
 PORT = 29517
 
