@@ -115,7 +115,6 @@ SHORT = {
     "train_timed.py": "--env CartPole-v1 --num-envs 16 --n-steps 16 --batch-size 64 --total-timesteps 256",
     "evaluate.py": "--num-episodes 2 --max-steps 5 --num-workers 1",
     "tools/launch/slurm.py": "",
-    "tools/cpu_plan.py": "",
 }
 
 

@@ -1,4 +1,6 @@
-"""`parallel-ppo doctor` and `quick_test.py`: try each part of the installation and say what was found."""
+"""`parallel-ppo doctor` and `quick_test.py`: try each part of the installation; --plan: show which CPU each
+worker would get.
+"""
 
 import importlib.util
 import json
@@ -8,16 +10,22 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from parallel_ppo.arguments import Parser, guarded
+from parallel_ppo.arguments import Parser, guarded, positive
 from parallel_ppo.child import command
+from parallel_ppo.exits import InputError
+from parallel_ppo.machine.placement import Pinning, Placement, plan_placement
+from parallel_ppo.machine.resources import GIB, Machine, format_cpu_list, parse_cpu_list, read_machine
+from parallel_ppo.printable import count
 
 EXTRAS = {"gymnasium[box2d]": "Box2D", "gymnasium[mujoco]": "mujoco"} | {
     name: name
     for name in ("minigrid", "huggingface_hub", "wandb", "mlflow", "trackio", "onnxruntime", "pandas")
 }
+NAMED_PINNING: dict[str, Pinning] = {"auto": "auto", "none": "none"}
 SHAPE = ["--num-envs", "16", "--n-steps", "16", "--batch-size", "64", "--total-timesteps", "512", "--quiet"]
 
 
@@ -28,8 +36,6 @@ def _python() -> str:
 
 
 def _machine() -> str:
-    from parallel_ppo.machine.resources import read_machine
-
     return read_machine().summary()
 
 
@@ -149,8 +155,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    parser = Parser(description="Check the installation part by part.", examples=("quick_test.py",))
-    quiet = parser.parse_args(argv).quiet
+    examples = ("quick_test.py", "quick_test.py --plan --num-workers 4 --pinning 0,2")
+    parser = Parser(description="Check the installation part by part.", examples=examples)
+    add = parser.add_argument
+    add("--plan", action="store_true", help="show which CPU each worker of a run would get, and why")
+    add("--num-workers", type=positive, metavar="N", help="with --plan: instead of the plan's own number")
+    add("--pinning", default="auto", help="with --plan: auto (default), none, or CPUs such as 0-3,8")
+    arguments = parser.parse_args(argv)
+    if arguments.plan:
+        return show_plan(arguments.num_workers, arguments.pinning)
+    return check_parts(arguments.quiet)
+
+
+def check_parts(quiet: bool) -> int:
     failures = 0
     for name, part in PARTS.items():
         began = time.perf_counter()
@@ -169,3 +186,39 @@ def _main(argv: Sequence[str] | None) -> int:
     elif not quiet:
         print("everything works")
     return 1 if failures else 0
+
+
+# --- the plan -----------------------------------------------------------------------------------------------
+
+
+def show_plan(num_workers: int | None, pinning: str) -> int:
+    machine = read_machine()
+    try:
+        wanted = NAMED_PINNING.get(pinning) or parse_cpu_list(pinning)
+        placement = plan_placement(machine, num_workers=num_workers, pinning=wanted)
+    except ValueError as error:
+        raise InputError(f"--pinning {pinning}, --num-workers {num_workers or 'auto'}: {error}") from None
+    print(f"{machine.cpu_model}: {machine.summary()}")
+    descriptors = machine.max_descriptors or "unlimited"
+    print(f"{machine.memory_bytes / GIB:.1f} GiB of memory available, {descriptors} file descriptors")
+    for line in (*plan_lines(machine, placement), *placement.reasons):
+        print(line)
+    return 0
+
+
+def plan_lines(machine: Machine, placement: Placement) -> list[str]:
+    """One for the workers on cores of one kind, so that 128 cores fit a screen."""
+    cores = {core.cpu: core for core in machine.cores}
+    groups: dict[str, list[int]] = defaultdict(list)
+    for cpu in placement.worker_cpus:
+        if cpu is None:
+            workers = count(placement.num_workers, "worker")
+            return [f"{workers} on CPUs {format_cpu_list(machine.cpus)}, not pinned"]
+        core = cores[cpu]
+        kind = "physical cores" if core.is_performance else "efficiency cores"
+        kind = "SMT siblings" if core.smt_thread else kind
+        groups[f"{kind} of NUMA node {core.numa_node}"].append(cpu)
+    return [
+        f"{count(len(cpus), 'worker')} on CPUs {format_cpu_list(cpus)}: {kind}"
+        for kind, cpus in groups.items()
+    ]

@@ -36,7 +36,7 @@ class Placement:
     worker_cpus: tuple[int | None, ...]
     """The CPU of each worker; None leaves the worker to the kernel's scheduler."""
     reasons: tuple[str, ...]
-    """Plain sentences, for the log and `tools/cpu_plan.py`."""
+    """Plain sentences, for the log and `parallel-ppo doctor --plan`."""
 
     @property
     def num_workers(self) -> int:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from parallel_ppo.commands import doctor
 from parallel_ppo.machine.placement import (
     THREAD_VARIABLES,
     Placement,
@@ -26,9 +27,6 @@ from parallel_ppo.machine.placement import (
 from parallel_ppo.machine.resources import Machine, format_cpu_list, parse_cpu_list, read_machine
 from tests.conftest import ROOT
 from tests.machine.machines import machine as made_up
-
-sys.path.insert(0, str(ROOT / "tools"))
-import cpu_plan
 
 Tree = dict[str, str]
 Read = Callable[[Tree], Machine]
@@ -397,21 +395,21 @@ def test_nothing_heavy_is_imported() -> None:
     assert run([sys.executable, "-c", code]).stdout == "set()\n"
 
 
-def test_tool_shows_a_plan(read: Read) -> None:
+def test_doctor_shows_a_plan(read: Read) -> None:
     machine = read(SERVER_2X32)
-    assert cpu_plan.plan_lines(machine, plan(machine)) == [
+    assert doctor.plan_lines(machine, plan(machine)) == [
         f"32 workers on CPUs {','.join(map(str, range(0, 64, 2)))}: physical cores of NUMA node 0",
         f"32 workers on CPUs {','.join(map(str, range(1, 64, 2)))}: physical cores of NUMA node 1",
     ]
-    assert cpu_plan.plan_lines(machine, plan(machine, pinning="none")) == [
+    assert doctor.plan_lines(machine, plan(machine, pinning="none")) == [
         "64 workers on CPUs 0-127, not pinned"
     ]
 
 
-def test_tool_runs_and_its_errors_are_one_line() -> None:
-    result = run([sys.executable, "tools/cpu_plan.py", "--num-workers", "1"])
-    assert (result.returncode, result.stderr) == (0, "")
-    assert "1 worker on CPUs" in result.stdout
-    result = run([sys.executable, "tools/cpu_plan.py", "--pinning", "99999"])
-    assert (result.returncode, result.stdout) == (2, "")
-    assert result.stderr.count("\n") == 1 and "--pinning" in result.stderr
+def test_doctor_runs_a_plan_and_its_errors_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert doctor.main(["--plan", "--num-workers", "1"]) == 0
+    shown = capsys.readouterr()
+    assert "1 worker on CPUs" in shown.out and shown.err == ""
+    assert doctor.main(["--plan", "--pinning", "99999"]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == "" and shown.err.count("\n") == 1 and "--pinning 99999" in shown.err
