@@ -19,7 +19,7 @@ from chaos_training import (
     wait_until,
 )
 
-from parallel_ppo.records.metrics import read_records
+from parallel_ppo.storage.json_lines import read_records
 
 
 def interrupt_repeatedly(

@@ -16,7 +16,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 import fault_injector  # noqa: E402
 
 from benchmarks.processes import held_in_memory  # noqa: E402
-from parallel_ppo.records.metrics import NOT_LEARNING, read_records  # noqa: E402
+from parallel_ppo.records.metrics import NOT_LEARNING  # noqa: E402
+from parallel_ppo.storage.json_lines import read_records  # noqa: E402
 from parallel_ppo.workers import observer  # noqa: E402
 
 STEPS_PER_ITERATION = 16 * 16

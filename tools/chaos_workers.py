@@ -8,7 +8,7 @@ from typing import Any
 
 from chaos_training import SMALL, STEPS_PER_ITERATION, Report, checked, is_identical, spread
 
-from parallel_ppo.records.metrics import read_records
+from parallel_ppo.storage.json_lines import read_records
 
 STAGES = ("gradient", "sum", "adam", "copy")  # of an optimizer step; what each writes is left torn
 PHASES = ("spawn", "collect", "hand-over", *STAGES, "counted", "checkpoint")

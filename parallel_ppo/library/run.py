@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.storage.json_lines import read_records
 
 if TYPE_CHECKING:
     import pandas
@@ -30,7 +31,7 @@ class Run:
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """One dictionary for each iteration (docs/metrics.md)."""
-        return [json.loads(line) for line in (self.directory / "metrics.jsonl").read_text().splitlines()]
+        return list(read_records(self.directory / "metrics.jsonl"))
 
     def frame(self) -> "pandas.DataFrame":
         """The metrics as a table; needs pandas."""

@@ -9,15 +9,14 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 
 from parallel_ppo.storage.files import NEW_FILE, open_to_append, write_atomically
+from parallel_ppo.storage.json_lines import Record, read_lines
 
-Record = dict[str, Any]
 LARGEST = 1e300
 NOT_LEARNING = frozenset(
     [
@@ -56,27 +55,6 @@ NOT_LEARNING = frozenset(
 )
 
 
-def read_records(path: Path) -> Iterator[Record]:
-    """Whole records only: a torn tail, or a line that was damaged, is passed over."""
-    for _, record in _read_lines(path):
-        yield record
-
-
-def _read_lines(path: Path) -> Iterator[tuple[bytes, Record]]:
-    if not path.exists():
-        return
-    with open(path, "rb") as file:
-        for line in file:
-            if not line.endswith(b"\n"):
-                return
-            try:
-                record = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            if isinstance(record, dict):
-                yield line, record
-
-
 class JsonlLog:
     """One object per line, written at once. What a full disk refuses is kept, and written when there is
     room again.
@@ -85,12 +63,15 @@ class JsonlLog:
     def __init__(self, path: Path, last_iteration: int) -> None:
         """Cuts what lies beyond `last_iteration`, and a torn tail with it."""
         kept = [
-            (line, record)
-            for line, record in _read_lines(path)
-            if type(record.get("iteration")) is int and record["iteration"] <= last_iteration
+            (line.data, line.record)
+            for line in read_lines(path)
+            if line.is_whole
+            and line.record is not None
+            and type(line.record.get("iteration")) is int
+            and line.record["iteration"] <= last_iteration
         ]
         self.kept = [record for _, record in kept]
-        write_atomically(path, b"".join(line for line, _ in kept))
+        write_atomically(path, b"".join(data for data, _ in kept))
         self.descriptor = open_to_append(path)
         self.size = os.fstat(self.descriptor).st_size
         self.pending = b""

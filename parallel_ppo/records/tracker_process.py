@@ -23,9 +23,9 @@ from typing import Any
 import yaml
 
 from parallel_ppo.printable import printable
-from parallel_ppo.records.metrics import Record
 from parallel_ppo.records.tracker_services import SERVICES, Tracker
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
+from parallel_ppo.storage.json_lines import Record, read_lines
 
 POLL = 2.0  # seconds
 RETRY = 60.0
@@ -43,24 +43,15 @@ class Tail:
     def read(self, after: int) -> list[Record]:
         """At most MAX_BATCH that lie beyond `after` steps."""
         found: list[Record] = []
-        with contextlib.suppress(FileNotFoundError), open(self.path, "rb") as file:
-            file.seek(self.offset)
-            while len(found) < MAX_BATCH and (line := file.readline()).endswith(b"\n"):
-                self.offset += len(line)
-                record = _parsed(line)
-                if record is not None and record["steps_global"] > after:
-                    found.append(record)
-                    after = record["steps_global"]
+        for line in read_lines(self.path, start=self.offset):
+            if len(found) == MAX_BATCH or not line.is_whole:
+                break
+            self.offset = line.end
+            steps = (line.record or {}).get("steps_global")
+            if line.record is not None and type(steps) is int and steps > after:
+                found.append(line.record)
+                after = steps
         return found
-
-
-def _parsed(line: bytes) -> Record | None:
-    try:
-        record = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    is_known = isinstance(record, dict) and type(record.get("steps_global")) is int
-    return record if is_known else None
 
 
 class State:

@@ -18,11 +18,11 @@ from parallel_ppo.evaluation.evaluating import make_report, play_on_workers
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, load_policy
 from parallel_ppo.evaluation.policy_files import FORMAT, PROVENANCE, run_root
 from parallel_ppo.exits import InputError
-from parallel_ppo.records.metrics import read_records
 from parallel_ppo.settings.learning import only_learning
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.sharing import card
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
+from parallel_ppo.storage.json_lines import read_records
 from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training.checkpoint import MANIFEST, POLICY
 from parallel_ppo.workers.playing import has_unseen_levels

@@ -14,11 +14,11 @@ from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.records.display import make_display
-from parallel_ppo.records.metrics import read_records
 from parallel_ppo.settings.layers import read_settings
 from parallel_ppo.settings.learning import first_difference, learning_values, only_learning
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.sharing.folder import SETTINGS, Shared, read
+from parallel_ppo.storage.json_lines import read_records
 from parallel_ppo.training import session
 from parallel_ppo.training.arithmetic import arithmetic, differences
 from parallel_ppo.training.checkpoint import POLICY

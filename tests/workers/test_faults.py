@@ -26,8 +26,8 @@ import chaos_workers  # noqa: E402
 from parallel_ppo.commands import train  # noqa: E402
 from parallel_ppo.envs import gymnasium, trial  # noqa: E402
 from parallel_ppo.machine import descendants  # noqa: E402
-from parallel_ppo.records.metrics import read_records  # noqa: E402
 from parallel_ppo.settings.schema import EnvSettings  # noqa: E402
+from parallel_ppo.storage.json_lines import read_records  # noqa: E402
 from tests.conftest import train_here  # noqa: E402
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]

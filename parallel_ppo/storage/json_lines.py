@@ -1,0 +1,57 @@
+"""Reads files with one JSON object per line (metrics.jsonl, episodes.jsonl, ...): they may still grow, end
+in the middle of a line, be damaged, or come from strangers.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from parallel_ppo.exits import InputError
+from parallel_ppo.storage.files import Damaged, open_regular
+
+Record = dict[str, Any]
+MAX_LOG_BYTES = 4 << 30
+MAX_LINE_BYTES = 1 << 20
+
+
+class Line(NamedTuple):
+    number: int  # from 1
+    end: int  # offset in bytes of the line after it
+    data: bytes
+    record: Record | None  # None: not a JSON object, or longer than MAX_LINE_BYTES
+    is_whole: bool  # False for a last line whose end is not written yet
+
+
+def read_lines(path: Path, *, start: int = 0) -> Iterator[Line]:
+    """The lines from byte `start` on; none if there is no such file.
+
+    Raises InputError for a pipe, a device, and a file larger than MAX_LOG_BYTES.
+    """
+    if not path.exists():
+        return
+    try:
+        with open_regular(path, MAX_LOG_BYTES) as file:
+            file.seek(start)
+            number = 0
+            while data := file.readline(MAX_LINE_BYTES):
+                number, last = number + 1, data
+                while len(last) == MAX_LINE_BYTES and not last.endswith(b"\n"):
+                    last = file.readline(MAX_LINE_BYTES)
+                record = _parsed(data) if last is data else None
+                yield Line(number, file.tell(), data, record, last.endswith(b"\n"))
+    except Damaged as problem:
+        raise InputError(f"{problem}; expected a file of JSON lines") from None
+
+
+def read_records(path: Path) -> Iterator[Record]:
+    """The objects in whole lines; damaged lines are skipped."""
+    return (line.record for line in read_lines(path) if line.is_whole and line.record is not None)
+
+
+def _parsed(data: bytes) -> Record | None:
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    return record if isinstance(record, dict) else None
