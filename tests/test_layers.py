@@ -7,9 +7,9 @@ PACKAGE = Path(__file__).resolve().parent.parent / "parallel_ppo"
 
 # Bottom first. A room may import from the rooms above it in this list, and from itself.
 ROOMS = [
-    "", "storage", "settings", "machine", "envs", "kernels", "policies", "algorithms",
-    "algorithms.curiosity", "workers", "cluster", "records", "training", "reports", "evaluation", "sharing",
-    "commands", "library",
+    "", "storage", "settings", "machine", "envs", "kernels", "memory", "policies", "algorithms",
+    "features", "features.curiosity", "workers", "cluster", "records", "training", "reports", "evaluation",
+    "sharing", "commands", "library",
 ]  # fmt: skip
 
 

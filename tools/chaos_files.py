@@ -20,6 +20,7 @@ import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
 from parallel_ppo.envs.build import probe  # noqa: E402
+from parallel_ppo.memory.snapshots import Snapshot  # noqa: E402
 from parallel_ppo.policies.parameters import bind, initialise, num_flat, sha256, views  # noqa: E402
 from parallel_ppo.policies.policy import Policy  # noqa: E402
 from parallel_ppo.settings.layers import load_settings  # noqa: E402
@@ -27,7 +28,6 @@ from parallel_ppo.settings.learning import learning_settings  # noqa: E402
 from parallel_ppo.settings.schema import Settings  # noqa: E402
 from parallel_ppo.training import checkpoint, saving  # noqa: E402
 from parallel_ppo.training.state import TrainingState  # noqa: E402
-from parallel_ppo.workers.carried import Snapshot  # noqa: E402
 from parallel_ppo.workers.memory import Memory  # noqa: E402
 
 Report = dict[str, Any]
@@ -93,7 +93,8 @@ class World:
     def expected(self) -> checkpoint.Expected:
         shapes = {name: tuple(view.shape) for name, view in views(self.policy, self.state.parameters).items()}
         return checkpoint.Expected(self.fresh, shapes, learning_settings(self.settings),
-                                   lambda weights: sha256(self.policy, self.flat(weights)))  # fmt: skip
+                                   lambda weights: sha256(self.policy, self.flat(weights)),
+                                   self.state.memory.misfit)  # fmt: skip
 
     def loaded_iteration(self, directory: Path, candidates: dict[int, Snapshot]) -> int | None:
         """Which of `candidates` the newest valid checkpoint holds, bit for bit; None if there is none or

@@ -6,7 +6,7 @@ included.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from parallel_ppo.envs.contract import ActionSpec
 from parallel_ppo.policies.network import Network, Output, OutputGradient
 from parallel_ppo.settings.schema import TrainingSettings
 
-Batch = Mapping[str, Tensor]  # the `sampled` fields of the table of memory, for some samples of a minibatch
+Batch = Mapping[str, Tensor]  # the `sampled` arrays of a rollout, for some samples of a minibatch
 ArrayBatch = Mapping[str, np.ndarray]
 Scalars = tuple[float, ...]  # what all lanes of a minibatch must know; each algorithm names its own
 
@@ -56,24 +56,8 @@ class Sampled(NamedTuple):
     batch_size: int  # of the whole minibatch
 
 
-class Rollout(Protocol):
-    """The collected columns, and where the targets go: see the table in `workers/memory_table.py`."""
-
-    reward: np.ndarray
-    value: np.ndarray
-    episode_start: np.ndarray
-    truncated: np.ndarray
-    final_value: np.ndarray
-    advantage: np.ndarray
-    target_return: np.ndarray
-    log_prob: np.ndarray
-    learner_value: np.ndarray  # only of algorithms that revalue, as is the next
-    learner_log_prob: np.ndarray
-    bonus: np.ndarray  # what curiosity adds to the rewards; empty where it adds nothing
-
-
 class Algorithm(NamedTuple):
-    targets: Callable[..., None]  # (rollout, reward_normaliser, training): writes what the loss aims at
+    targets: Callable[..., None]  # (rollout, reward, training): writes the loss's targets
     scalars: Callable[..., Sequence[Scalars]]  # (rollout, rows, schedules, training), of each minibatch
     loss: Callable[[Output, Sampled], Statistics]
     loss_gradient: Callable[[Output, Sampled], tuple[OutputGradient, Statistics]] | None = None

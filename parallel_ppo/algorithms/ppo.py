@@ -1,10 +1,10 @@
 """Proximal policy optimization: all of it, top to bottom. T steps, E environments, B samples, K outputs.
 
 An iteration: workers collect T x E steps; `targets` turns their rewards into advantages and returns. Then
-for each epoch and minibatch: `scalars` is what a minibatch needs to know as a whole; workers run the
-network on lanes of it and ask for the derivative of `loss` in the outputs (by autograd, or by
-`loss_gradient`, which is faster and held to `loss` by a test); the network takes it from there to the
-parameters; the coordinator sums the lanes, clips the norm and steps (`training/optimizer_steps.py`). The
+for each epoch and minibatch: `scalars` are the numbers that depend on the whole minibatch; workers run the
+network on lanes of it and compute the derivative of `loss` in the outputs (by autograd, or by
+`loss_gradient`, which is faster; a test proves that both agree); the network propagates it to the
+parameters; the lanes are summed, the norm is clipped, the optimizer steps (`training/optimizer_steps.py`). The
 dictionary of algorithms is in `algorithms/__init__.py`.
 """
 
@@ -13,36 +13,21 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from parallel_ppo.algorithms.algorithm import Algorithm, Rollout, Sampled, Schedules, Statistics
-from parallel_ppo.algorithms.normalisers import RewardNormalizer
+from parallel_ppo.algorithms.algorithm import Algorithm, Sampled, Schedules, Statistics
+from parallel_ppo.memory.arrays import Slab
 from parallel_ppo.policies import head_derivatives, heads
 from parallel_ppo.policies.network import Output, OutputGradient
 from parallel_ppo.settings.schema import TrainingSettings
 
 
-def targets(rollout: Rollout, rewards: RewardNormalizer, training: TrainingSettings) -> None:
-    """Scales the rewards and writes the advantages and returns of an iteration."""
+def targets(rollout: Slab, reward: np.ndarray, training: TrainingSettings) -> None:
+    """Writes the advantages and returns of an iteration. `reward` [T, E] is what is to be maximized."""
     rollout.advantage[:] = generalized_advantages(
-        reward=scaled_rewards(rollout, rewards, training), value=rollout.value,
-        episode_start=rollout.episode_start, truncated=rollout.truncated,
-        final_value=rollout.final_value, gamma=training.gamma, gae_lambda=training.gae_lambda,
+        reward=reward, value=rollout.value, episode_start=rollout.episode_start,
+        truncated=rollout.truncated, final_value=rollout.final_value, gamma=training.gamma,
+        gae_lambda=training.gae_lambda,
     )  # fmt: skip
     rollout.target_return[:] = rollout.advantage + rollout.value[:-1]
-
-
-def scaled_rewards(rollout: Rollout, rewards: RewardNormalizer, training: TrainingSettings) -> np.ndarray:
-    """With curiosity's bonus, where it is added to the rewards."""
-    reward = _own_rewards(rollout, rewards, training)
-    return reward + rollout.bonus if rollout.bonus.size else reward
-
-
-def _own_rewards(rollout: Rollout, rewards: RewardNormalizer, training: TrainingSettings) -> np.ndarray:
-    """Divided by the running deviation of the return where that is wanted, and clipped."""
-    if training.normalize_rewards:
-        return rewards.scale(rollout.reward, rollout.episode_start, training.reward_clip)
-    if training.clip_rewards is not None:
-        return np.clip(rollout.reward, -training.clip_rewards, training.clip_rewards)
-    return rollout.reward
 
 
 def generalized_advantages(
@@ -80,7 +65,7 @@ class Scalars(NamedTuple):
 
 
 def scalars(
-    rollout: Rollout, rows: np.ndarray, schedules: Schedules, training: TrainingSettings
+    rollout: Slab, rows: np.ndarray, schedules: Schedules, training: TrainingSettings
 ) -> list[Scalars]:
     """Mean and 1/deviation of the advantages over each whole minibatch. `rows` [M, B] are the samples of M
     minibatches in [T * E].
@@ -113,7 +98,7 @@ def loss(output: Output, sampled: Sampled) -> Statistics:
     return Statistics(total / sampled.batch_size, policy_loss, value_loss, entropy, approx_kl, clipped)
 
 
-@np.errstate(over="ignore", invalid="ignore")  # a loss that is not finite is found, and named, by the update
+@np.errstate(over="ignore", invalid="ignore")  # the update finds and reports a loss that is not finite
 def loss_gradient(output: Output, sampled: Sampled) -> tuple[OutputGradient, Statistics]:
     """`loss` and its derivative in the outputs, written out."""
     batch = {name: rows.numpy() for name, rows in sampled.batch.items()}
@@ -163,6 +148,13 @@ def _value_gradient(
     near_slope = np.where(near == moved, near_error, np.float32(0))
     is_free = squared >= near_squared
     return 0.5 * float(np.where(is_free, squared, near_squared).sum()), np.where(is_free, error, near_slope)
+
+
+def explained_variance(*, value: np.ndarray, target_return: np.ndarray) -> float:
+    variance = float(np.var(target_return, dtype=np.float64))
+    if variance == 0:
+        return 0.0
+    return 1 - float(np.var(target_return.astype(np.float64) - value)) / variance
 
 
 PPO = Algorithm(targets, scalars, loss, loss_gradient)

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from parallel_ppo.algorithms import a2c, ppo
-from parallel_ppo.algorithms.algorithm import Algorithm, Rollout
-from parallel_ppo.algorithms.normalisers import RewardNormalizer
+from parallel_ppo.algorithms.algorithm import Algorithm
+from parallel_ppo.memory.arrays import Slab
 from parallel_ppo.settings.schema import TrainingSettings
 
 
@@ -52,25 +52,25 @@ def vtrace(
     return Targets(target[:-1], reward + gamma32 * following - value[:-1], ratio)
 
 
-def _targets(rollout: Rollout, rewards: RewardNormalizer, training: TrainingSettings) -> Targets:
+def _targets(rollout: Slab, reward: np.ndarray, training: TrainingSettings) -> Targets:
     return vtrace(
-        reward=ppo.scaled_rewards(rollout, rewards, training), value=rollout.learner_value,
+        reward=reward, value=rollout.learner_value,
         log_ratio=rollout.learner_log_prob - rollout.log_prob, episode_start=rollout.episode_start,
         truncated=rollout.truncated, final_value=rollout.final_value, gamma=training.gamma,
         rho_clip=training.vtrace_rho_clip, c_clip=training.vtrace_c_clip,
     )  # fmt: skip
 
 
-def impala_targets(rollout: Rollout, rewards: RewardNormalizer, training: TrainingSettings) -> None:
+def impala_targets(rollout: Slab, reward: np.ndarray, training: TrainingSettings) -> None:
     """The advantage carries the clipped ratio: the loss itself is that of an actor-critic."""
-    found = _targets(rollout, rewards, training)
+    found = _targets(rollout, reward, training)
     weight = np.minimum(found.ratio, np.float32(training.vtrace_policy_rho_clip))
     rollout.advantage[:], rollout.target_return[:] = weight * found.advantage, found.target_return
 
 
-def appo_targets(rollout: Rollout, rewards: RewardNormalizer, training: TrainingSettings) -> None:
+def appo_targets(rollout: Slab, reward: np.ndarray, training: TrainingSettings) -> None:
     """PPO's clipped ratio is part of the loss, so the advantage does not carry it a second time."""
-    found = _targets(rollout, rewards, training)
+    found = _targets(rollout, reward, training)
     rollout.advantage[:], rollout.target_return[:] = found.advantage, found.target_return
 
 

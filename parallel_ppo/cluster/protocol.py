@@ -11,8 +11,8 @@ import numpy as np
 
 from parallel_ppo.cluster import nodes
 from parallel_ppo.cluster.nodes import Node
+from parallel_ppo.memory.snapshots import Environments, Snapshot
 from parallel_ppo.settings.schema import Shape
-from parallel_ppo.workers.carried import Environments, Snapshot
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import Pool
 

@@ -9,6 +9,7 @@ from parallel_ppo.evaluation.loaded_policy import LoadedPolicy
 from parallel_ppo.evaluation.progress import progress
 from parallel_ppo.evaluation.report import Report, gap_report, part_report
 from parallel_ppo.exits import InputError
+from parallel_ppo.features.observations import ObservationState
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.printable import printable
@@ -46,8 +47,9 @@ def play_on_workers(
         stack.callback(fork_server.close)
         memory = Memory(settings, policy.spec, len(policy.filled.parameters))
         memory.parameters[: len(policy.filled.parameters)] = policy.filled.parameters
-        memory.observation_mean[...] = policy.filled.observation_mean
-        memory.observation_scale[...] = policy.filled.observation_scale
+        published = memory.of(ObservationState)
+        published.observation_mean[...] = policy.filled.observation_mean
+        published.observation_scale[...] = policy.filled.observation_scale
         memory.evaluation.fill(np.nan)
         stack.enter_context(
             progress("evaluating", total, lambda: int(np.isfinite(memory.evaluation[:, :, 0]).sum()), quiet)

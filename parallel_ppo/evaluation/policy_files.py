@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from parallel_ppo.algorithms.normalisers import EPSILON
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import InputError
+from parallel_ppo.features.moments import EPSILON
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.policies.parameters import num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.memory.snapshots import Saved, Snapshot
 from parallel_ppo.storage.array_files import parse_arrays
 from parallel_ppo.storage.files import Damaged, read_regular
 from parallel_ppo.storage.user_key import VARIABLE as KEY_VARIABLE
 from parallel_ppo.storage.user_key import signature
-from parallel_ppo.training.state import RECENT, Counters
-from parallel_ppo.workers.carried import Saved, Snapshot
+from parallel_ppo.training.state import Counters
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -42,6 +42,7 @@ class Expected(NamedTuple):
     weights: dict[str, tuple[int, ...]]
     learning: dict[str, Any]
     policy_sha256: Callable[[dict[str, np.ndarray]], str]
+    misfit: Callable[[dict[str, np.ndarray]], str | None]  # the problem with saved arrays, or None
 
     def max_bytes(self, name: str) -> int:
         if name == ENVIRONMENTS:
@@ -127,7 +128,9 @@ def load(path: Path, *, trust: bool, expected: Expected) -> tuple[Saved, dict[st
     weights = parse_arrays(data[POLICY], str(path / POLICY))
     _check_weights(weights, manifest, expected, path)
     arrays = parse_arrays(data[TRAINING], str(path / TRAINING))
-    _check_arrays(arrays, expected.state.arrays, path / TRAINING)
+    problem = expected.misfit({"parameters": expected.state.arrays["parameters"], **arrays})
+    if problem is not None:
+        raise Damaged(f"{path / TRAINING}: {problem}")
     _check_signature(data[ENVIRONMENTS], manifest, path, trust)
     environments = parse_arrays(data[ENVIRONMENTS], str(path / ENVIRONMENTS))
     problem = expected.state.environments.misfit(environments)
@@ -149,25 +152,6 @@ def _check_weights(
             raise Damaged(f"{path / POLICY}: {name} is not finite")
     if expected.policy_sha256(weights) != manifest["policy_sha256"]:
         raise Damaged(f"{path / POLICY} is not the policy of its manifest")
-
-
-def _check_arrays(arrays: dict[str, np.ndarray], like: dict[str, np.ndarray], file: Path) -> None:
-    for name, array in like.items():
-        if name == "parameters":
-            continue
-        found = arrays.get(name)
-        is_list = name.startswith("recent.")
-        if (
-            found is None
-            or found.dtype != array.dtype
-            or (found.shape != array.shape and not (is_list and found.ndim == 1 and len(found) <= RECENT))
-        ):
-            raise Damaged(f"{file}: {name} does not fit this run")
-        is_never_negative = name.endswith((".count", ".squares", "second_moment", "length", "lengths"))
-        if not np.isfinite(found).all() or (is_never_negative and (found < 0).any()):
-            raise Damaged(f"{file}: {name} holds impossible numbers")
-    if len(arrays["recent.returns"]) != len(arrays["recent.lengths"]):
-        raise Damaged(f"{file}: returns and lengths of recent episodes differ in number")
 
 
 def _check_signature(data: bytes, manifest: dict[str, Any], path: Path, trust: bool) -> None:

@@ -4,15 +4,14 @@ import time
 
 from parallel_ppo.cluster.protocol import Cluster, NodeReport
 from parallel_ppo.machine.signals import Signals
+from parallel_ppo.memory.snapshots import Snapshot
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.budget import Budget
 from parallel_ppo.training.collecting import Collecting
-from parallel_ppo.training.episodes import finished_episodes
 from parallel_ppo.training.live_evaluation import evaluate_if_due
 from parallel_ppo.training.recorder import Iteration, Records
 from parallel_ppo.training.state import TrainingState
-from parallel_ppo.training.update import scheduled, update
-from parallel_ppo.workers.carried import Snapshot
+from parallel_ppo.training.update import learn, scheduled
 from parallel_ppo.workers.pool import Pool
 
 
@@ -57,10 +56,10 @@ class Coordinator:
         spans = self.collecting.collect(counters.iteration)
         collected = time.monotonic()
         self.recorder.show("update")
-        result = update(state, self.pool, self.cluster, schedules, self.recorder.timeline)
+        result = learn(state, self.pool, self.cluster, schedules, self.recorder.timeline)
         learned = time.monotonic()
         self.recorder.phase("episodes")
-        episodes = finished_episodes(state, state.memory.slab(counters.iteration))
+        episodes = state.finish_episodes()
         counters.iteration += 1
         counters.env_steps += shape.steps_per_iteration
         evaluated = evaluate_if_due(state, self.pool, self.recorder.phase)

@@ -17,6 +17,7 @@ from parallel_ppo.training.bottleneck import limit
 from parallel_ppo.training.coordinator import Coordinator
 from parallel_ppo.training.planning import Plan
 from parallel_ppo.training.recorder import Recorder
+from parallel_ppo.workers.tasks import WarmUp
 
 SCRIPT = {
     "parallel": "train_parallel_timed.py",
@@ -66,15 +67,17 @@ def train(plan: Plan, coordinator: Coordinator, policy: Policy, display: Display
 
 def _warm_up(coordinator: Coordinator) -> None:
     """Once per run, before its first iteration."""
-    if coordinator.state.curiosity.needs_warm_up:
+    curiosity, cluster = coordinator.state.curiosity, coordinator.cluster
+    if curiosity is not None and curiosity.needs_warm_up:
         coordinator.recorder.show("warm-up")
-        coordinator.state.curiosity.warm_up(coordinator.pool, coordinator.cluster)
+        coordinator.pool.run(WarmUp(index) for index in cluster.slices)
+        curiosity.warmed_up(cluster)
         coordinator.snapshot = coordinator.state.snapshot()
 
 
 def _closing_lines(plan: Plan, coordinator: Coordinator, code: ExitCode, limited: str | None) -> list[str]:
     """The result, the run directory and the next command."""
-    counters, returns = coordinator.state.counters, coordinator.state.recent_returns
+    counters, returns = coordinator.state.counters, coordinator.state.episodes.recent_returns
     root = shlex.quote(str(plan.directory.root))
     how = {ExitCode.DONE: "done", ExitCode.INTERRUPTED: "interrupted", ExitCode.PREEMPTED: "preempted"}[code]
     lines = [f"{how}: {counters.env_steps:,} steps in {_time(counters.wall_time)}"]
@@ -126,7 +129,7 @@ def _summarize(
     plan: Plan, coordinator: Coordinator, policy: Policy, reason: str, code: ExitCode, limited: str | None
 ) -> None:
     state, recorder = coordinator.state, coordinator.recorder
-    counters, returns = state.counters, list(state.recent_returns)
+    counters, returns = state.counters, state.episodes.recent_returns
     recorder.meter.sample(time.monotonic(), coordinator.pool.pids, is_last=True)
     summary: dict[str, Any] = {
         "env_id": plan.settings.env.id,

@@ -3,12 +3,12 @@ first node's.
 """
 
 from parallel_ppo.cluster.protocol import Cluster
+from parallel_ppo.memory.snapshots import Snapshot
 from parallel_ppo.records.display import Display
 from parallel_ppo.records.metrics import ResourceMeter
 from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.training.recorder import Iteration
 from parallel_ppo.training.state import TrainingState
-from parallel_ppo.workers.carried import Snapshot
 from parallel_ppo.workers.pool import Pool
 
 

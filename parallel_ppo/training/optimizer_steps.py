@@ -11,10 +11,10 @@ from parallel_ppo.algorithms.algorithm import Schedules, Statistics
 from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.kernels.steps import GO
+from parallel_ppo.memory.arrays import BLOCK
 from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.gradient_parts import sum_blocks, write_squares
-from parallel_ppo.workers.memory_table import BLOCK
 from parallel_ppo.workers.pool import Pool
 from parallel_ppo.workers.span import Span
 from parallel_ppo.workers.tasks import Gradient, Reduce
@@ -131,7 +131,7 @@ def _steps_in_turn(
         sum_blocks(memory, settings, range(len(memory.gradient_squares)), lanes)
         found = _summed(memory.tensor("lane_statistics")[lanes.start : lanes.stop])
         applied.append(_apply(state, found, schedules.learning_rate, 0, actor))
-        state.publish_version(actor)
+        state.versions.keep_actor(actor)
     return applied, False, spans
 
 

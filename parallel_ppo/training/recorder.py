@@ -14,6 +14,8 @@ from parallel_ppo.algorithms.minibatches import plain_sum
 from parallel_ppo.cluster.protocol import Cluster, NodeReport
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import StorageError
+from parallel_ppo.features.episodes import RECENT, Episode
+from parallel_ppo.memory.snapshots import Snapshot
 from parallel_ppo.policies.parameters import sha256, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.records.display import Display
@@ -29,10 +31,8 @@ from parallel_ppo.storage.run_directory import RunDirectory
 from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training.bottleneck import Tally
 from parallel_ppo.training.checkpoint import POLICY
-from parallel_ppo.training.episodes import Episode
 from parallel_ppo.training.saving import Keeper
-from parallel_ppo.training.state import RECENT, TrainingState
-from parallel_ppo.workers.carried import Snapshot
+from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.pool import Pool
 from parallel_ppo.workers.span import Span
 
@@ -156,8 +156,8 @@ class Recorder:
             **idle_shares(finished, pool.num_workers),
             **finished.columns,
             **finished.evaluation,
-            "episode_return_mean": _mean(state.recent_returns),
-            "episode_length_mean": _mean(state.recent_lengths),
+            "episode_return_mean": _mean(state.episodes.recent_returns),
+            "episode_length_mean": _mean(state.episodes.recent_lengths),
             "episodes": counters.episodes,
             "wall_time": counters.wall_time,
             "cpu_percent": self.meter.cpu_percent,

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from parallel_ppo.exits import StorageError
+from parallel_ppo.memory.snapshots import Snapshot
 from parallel_ppo.storage.array_files import pieces_of
 from parallel_ppo.storage.files import (
     TEMPORARY,
@@ -38,7 +39,6 @@ from parallel_ppo.training.checkpoint import (
     read_manifest,
     steps,
 )
-from parallel_ppo.workers.carried import Snapshot
 from parallel_ppo.workers.observer import make_observer
 
 MAX_FAILURES = 3

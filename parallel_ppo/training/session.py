@@ -21,6 +21,7 @@ from parallel_ppo.exits import (
 )
 from parallel_ppo.machine.placement import descriptor_need_error, memory_need_error
 from parallel_ppo.machine.signals import Signals
+from parallel_ppo.memory.shared import file_bytes, saved_bytes, settle, touched_bytes
 from parallel_ppo.policies.actor import check_network
 from parallel_ppo.policies.parameters import LARGE, bind, initialise, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy
@@ -45,8 +46,7 @@ from parallel_ppo.training.planning import Plan, check_addresses, share_host
 from parallel_ppo.training.recorder import Recorder, Records
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.fork_server import ForkServer
-from parallel_ppo.workers.memory import Memory, bytes_needed, file_bytes_needed, settle
-from parallel_ppo.workers.memory_table import num_all_parameters
+from parallel_ppo.workers.memory import Memory, arrays_of
 from parallel_ppo.workers.pool import NOT_RESTORED, InlinePool, Pool
 from parallel_ppo.workers.process_pool import ProcessPool
 from parallel_ppo.workers.worker import Worker
@@ -61,19 +61,14 @@ LONGEST_PATH = 700  # bytes that the first node tells the others, for their logs
 
 def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
     """One line when the disk has no room for the checkpoints that will be kept and the one being written."""
-    settings, spec = plan.settings, plan.spec
-    observation = int(np.prod(spec.observation_shape)) * np.dtype(spec.observation_dtype).itemsize
-    num_parameters = num_all_parameters(settings, spec, num_parameters)
-    if settings.curiosity.kind == "ngu":
-        observation += 4 * settings.curiosity.ngu_memory * settings.curiosity.ngu_embedding
-    one = 12 * num_parameters + settings.env.num_envs * (observation + min(spec.state_bytes, 65536))
-    need = one * (min(settings.logging.keep_checkpoints, 3) + 2)
+    settings, arrays = plan.settings, arrays_of(plan.settings, plan.spec, num_parameters)
+    need = saved_bytes(arrays) * (min(settings.logging.keep_checkpoints, 3) + 2)
     place = plan.directory.checkpoints
     while not place.exists():
         place = place.parent
     buffers = settings.hardware.buffer_directory
     if buffers is not None and Path(buffers).stat().st_dev == place.stat().st_dev:
-        need += file_bytes_needed(settings, spec, num_parameters)
+        need += file_bytes(arrays, settings)
     kept = [file for step in checkpoint.steps(plan.directory.checkpoints) for file in step.glob("*")]
     free = shutil.disk_usage(place).free + sum(file.lstat().st_size for file in kept)  # older ones make room
     if free >= need:
@@ -86,7 +81,7 @@ def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
 
 def check_resources(plan: Plan, num_parameters: int) -> None:
     workers = 0 if plan.inline else plan.placement.num_workers
-    shared = bytes_needed(plan.settings, plan.spec, num_parameters)
+    shared = touched_bytes(arrays_of(plan.settings, plan.spec, num_parameters), plan.settings)
     per_parameter = SNAPSHOT_BYTES + max(1, workers) * NETWORK_BYTES
     need = shared + (workers + 1) * PROCESS_BYTES + num_parameters * per_parameter
     for problem in (
@@ -168,8 +163,7 @@ def _build(
         if len(state.parameters) > LARGE:
             display.note(f"drawing {len(state.parameters):,} parameters and saving them takes a while")
         initialise(policy, state.parameters, settings.training.seed)
-        state.curiosity.draw()
-        state.publish_first_versions()
+        state.begin()
     _tell_trial(plan, state, display)
     state.rewind(cluster.share_state(memory, state.snapshot()))
     state.counters.bit_exact &= cluster.rounds_alike
@@ -242,6 +236,7 @@ def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) 
         shapes,
         {key: value for key, value in learning_settings(plan.settings).items() if key not in SCHEDULE_ENDS},
         lambda weights: sha256(policy, flat(weights)),
+        state.memory.misfit,
     )
     found = checkpoint.newest(plan.directory.checkpoints, trust=plan.trust, expected=expected)
     if found is None:

@@ -1,7 +1,6 @@
-"""The centralized update: targets, then for each minibatch delegate lanes, sum them, clip, step.
+"""What an iteration learns from its rollout, in order: targets, optimizer steps, and what features keep of it.
 
-The coordinator alone decides here; the arithmetic of lanes and blocks is done by whoever has a core. T
-steps, E envs.
+T steps, E envs.
 """
 
 from typing import NamedTuple
@@ -11,7 +10,7 @@ import numpy as np
 from parallel_ppo.algorithms import ALGORITHMS
 from parallel_ppo.algorithms.algorithm import Schedules, Statistics
 from parallel_ppo.algorithms.minibatches import plain_sum
-from parallel_ppo.algorithms.normalisers import Moments, explained_variance
+from parallel_ppo.algorithms.ppo import explained_variance
 from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.settings.schema import Settings
@@ -24,7 +23,7 @@ from parallel_ppo.workers.tasks import Revalue
 NOTHING = Statistics(0.0, 0.0, 0.0, 0.0)
 
 
-class Updated(NamedTuple):
+class Learned(NamedTuple):
     """Learning columns of one iteration, and what the workers did."""
 
     columns: dict[str, float]
@@ -44,11 +43,11 @@ def scheduled(settings: Settings, *, env_steps: int, wall_time: float) -> Schedu
     )
 
 
-def update(
+def learn(
     state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules, timeline: Timeline
-) -> Updated:
-    settings, memory, iteration = state.settings, state.memory, state.counters.iteration
-    training, slab = settings.training, memory.slab(iteration)
+) -> Learned:
+    memory, iteration = state.memory, state.counters.iteration
+    training, rollout = state.settings.training, memory.slab(iteration)
     algorithm, spans = ALGORITHMS[training.algorithm], list[Span]()
     if algorithm.revalues:
         timeline.enter("revalue")
@@ -56,37 +55,23 @@ def update(
     timeline.enter("gather")
     cluster.gather_columns(memory, iteration)
     timeline.enter("advantages")
-    state.curiosity.scale(slab)
-    algorithm.targets(slab, state.rewards, training)
-    if state.levels is not None:
-        state.levels.learn(
-            advantage=slab.advantage, episode_start=slab.episode_start, level_seed=slab.level_seed
-        )
-        state.publish_level_chances()
-    state.curiosity.combine(slab)
+    reward = state.rewards.scaled(rollout)
+    if state.curiosity is not None:
+        reward = state.curiosity.with_bonus(reward, rollout)
+    algorithm.targets(rollout, reward, training)
+    if state.levels is not None:  # before curiosity: levels are rated by the environment's rewards
+        state.levels.learn(rollout)
+    if state.curiosity is not None:
+        state.curiosity.add_advantages(rollout)
     applied, stopped, more = take_steps(state, pool, cluster, schedules, timeline)
     timeline.enter("statistics")
     columns = _columns(state, applied, stopped, schedules)
-    if training.normalize_observations:
-        _learn_observations(state, cluster)
-    state.curiosity.observe(cluster)
-    state.publish_version()
-    return Updated(columns, spans + more)
-
-
-def _learn_observations(state: TrainingState, cluster: Cluster) -> None:
-    """Slice by slice, in order: the same whoever collected them."""
-    shape, memory = state.settings.shape, state.memory
-    observation = memory.spec.vectors(memory.slab(state.counters.iteration).observation[:-1])
-    found = []
-    for index in cluster.slices:
-        columns = slice(index * shape.slice_envs, (index + 1) * shape.slice_envs)
-        moments = Moments.of(observation[:, columns].reshape(-1, observation.shape[-1]))
-        found.append(np.stack([moments.mean, moments.squares]))
-    for mean, squares in cluster.gather_slices(np.stack(found)):
-        num_samples = float(shape.num_steps * shape.slice_envs)
-        state.observations = state.observations.merged(Moments(num_samples, mean, squares))
-    state.publish_observation_scale()
+    state.observations.learn(rollout, cluster)
+    if state.curiosity is not None:
+        state.curiosity.learn(rollout, cluster)
+    state.publish()
+    state.versions.keep(iteration + 1)
+    return Learned(columns, spans + more)
 
 
 def _columns(
@@ -96,6 +81,7 @@ def _columns(
     steps, slab = len(applied), state.memory.slab(state.counters.iteration)
     samples = max(1, steps * state.settings.shape.learned_together)
     sums = Statistics(*np.sum([one.statistics for one in applied], axis=0).tolist()) if applied else NOTHING
+    norms = [one.predictor_norm for one in applied]
     regularisation = {"augmentation_loss": sums.augmentation_loss / samples}
     return {
         "loss": sums.loss / max(1, steps),
@@ -113,5 +99,5 @@ def _columns(
         "policy_lag": state.settings.training.lag,
         "minibatches": steps,
         "kl_stopped": int(stopped),
-        **state.curiosity.columns(slab, sums, [one.predictor_norm for one in applied]),
+        **({} if state.curiosity is None else state.curiosity.columns(slab, sums, norms)),
     }

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from torch import Tensor
 
 from parallel_ppo.algorithms import optimizers
+from parallel_ppo.memory.arrays import BLOCK
 from parallel_ppo.settings.schema import Settings, Shape
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.memory_table import BLOCK
 
 
 class GradientPart(NamedTuple):

@@ -13,9 +13,9 @@ import numpy as np
 from parallel_ppo.algorithms.optimizers import ADAM_BETAS
 from parallel_ppo.kernels import steps as kernel
 from parallel_ppo.kernels.rounds import ITEM_BITS
+from parallel_ppo.memory.arrays import BLOCK
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.memory_table import BLOCK
 from parallel_ppo.workers.native_parts import workers_step
 from parallel_ppo.workers.observer import unobserved
 from parallel_ppo.workers.span import Span

@@ -18,23 +18,24 @@ from parallel_ppo.algorithms.drac import regularised
 from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv
 from parallel_ppo.exits import EnvironmentFault, NumbersError
+from parallel_ppo.features.curiosity.state import CuriosityRollout
+from parallel_ppo.features.curiosity.worker import CuriosityInWorker
+from parallel_ppo.features.levels import LevelsInWorker, LevelState
 from parallel_ppo.kernels.native_lane import LaneSlab
 from parallel_ppo.keyed import generator
+from parallel_ppo.memory.arrays import Slab
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.policies.network import Acted, Output
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
-from parallel_ppo.workers.curiosity import Curious, make_curiosity
 from parallel_ppo.workers.gradient_parts import sum_blocks
-from parallel_ppo.workers.level_choice import LevelChoice
-from parallel_ppo.workers.memory import Memory, Slab
+from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.native_lanes import make_native_lane
 from parallel_ppo.workers.observer import Reach, unobserved
 from parallel_ppo.workers.tasks import Collect, Evaluate, Gradient, Open, Reduce, Revalue, Task, WarmUp
 
 PARAMETERS = "parameters", "observation_mean", "observation_scale"
-VERSIONS = "versions", "version_mean", "version_scale"
 CHECKED = {"reward": "reward of", "value": "policy's value for", "log_prob": "policy's log_prob for"}
 REVALUED_ROWS = 64  # samples that are revalued as one batch
 
@@ -48,7 +49,7 @@ class Worker:
         if self.shape.num_versions:
             self.older = Actor(settings, spec, *(memory.tensor(name).clone() for name in PARAMETERS))
         self.algorithm = ALGORITHMS[settings.training.algorithm]
-        self.levels = LevelChoice(settings, memory)
+        self.levels = LevelsInWorker(settings, memory) if LevelState.is_needed(settings) else None
         self.slices: dict[int, SliceEnv] = {}
         # Of slices that could not be restored: observation and episode_start where they begin.
         self.restarted: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -64,13 +65,16 @@ class Worker:
             Reduce: self.reduce,
             Revalue: self.revalue,
             Evaluate: self.evaluate,
-            WarmUp: lambda task: self.curiosity.warm_up(task),
+            WarmUp: self.warm_up,
         }
 
     @functools.cached_property
-    def curiosity(self) -> Curious:
-        """Made when it is needed: an evaluation never asks."""
-        return make_curiosity(self.settings, self.spec, self.memory)
+    def curiosity(self) -> CuriosityInWorker | None:
+        """Made when it is needed: evaluations do not need it."""
+        if not self.settings.curiosity.is_curious:
+            return None
+        predictors = self.memory.tensor("parameters")[self.memory.policy_end :]
+        return CuriosityInWorker(self.settings, self.spec, self.memory, predictors)
 
     def run(self, task: Task) -> bool:
         """Performs a task. False only for a slice that could not be restored exactly."""
@@ -137,9 +141,8 @@ class Worker:
     def acting(self, slice_index: int, iteration: int) -> Actor:
         """With the parameters that the slice collects this iteration with."""
         if self.shape.num_versions:
-            row = self.shape.version_row(slice_index, iteration)
-            for own, name in zip(self.older.tensors, VERSIONS, strict=True):
-                own.copy_(self.memory.tensor(name)[row])
+            for own, name in zip(self.older.tensors, PARAMETERS, strict=True):
+                own.copy_(torch.from_numpy(self.memory.acting(name, slice_index, iteration)))
         return self.older
 
     @torch.inference_mode()  # entered once: on small networks it costs as much as a layer
@@ -155,13 +158,15 @@ class Worker:
         actor = self.acting(task.slice_index, task.iteration)
         noise = actor.draw_noise(draws, shape.num_steps, shape.slice_envs)
         actor.refresh()
-        carried = self.memory.carry_observation[slot, columns], self.memory.carry_start[slot, columns]
-        observation, start = self.restarted.pop(task.slice_index, carried)
+        saved = self.memory.carry_observation[slot, columns], self.memory.carry_start[slot, columns]
+        observation, start = self.restarted.pop(task.slice_index, saved)
         slab.observation[0, columns], slab.episode_start[0, columns] = observation, start
         slab.level_seed[:, columns] = slab.level_complete[:, columns] = -1  # unless a step says otherwise
         slab.truncated[:, columns] = slab.final_value[:, columns] = 0
         for t in range(shape.num_steps):
-            self.levels.before_step(env, task.slice_index, task.iteration, t, slab.episode_start[t, columns])
+            if self.levels is not None:
+                starts = slab.episode_start[t, columns]
+                self.levels.before_step(env, task.slice_index, task.iteration, t, starts)
             mask = env.action_mask
             if mask is not None:
                 slab.action_mask[t, columns] = mask
@@ -173,15 +178,16 @@ class Worker:
             self.step(env, actor, slab, t, columns)
             self.memory.steps_done[task.slice_index] = t + 1
             yield
-        self.levels.after_steps(env, slab, columns)
+        if self.levels is not None:
+            self.levels.after_steps(env, slab, columns)
         last = slab.observation[shape.num_steps, columns]
         keep_values(slab, shape.num_steps, columns, actor.infer(last))
         self.check_outputs(slab, columns)
         next_start = slab.episode_start[shape.num_steps, columns]
-        kept = self.curiosity.reward(task, slab, columns)
-        self.publish(
-            task.slice_index, task.iteration + 1, carry_observation=last, carry_start=next_start, **kept
-        )
+        carried = {"carry_observation": last, "carry_start": next_start}
+        if self.curiosity is not None:
+            carried |= self.curiosity.reward(task.slice_index, task.iteration, slab, columns)
+        self.publish(task.slice_index, task.iteration + 1, **carried)
 
     def step(self, env: SliceEnv, actor: Actor, slab: Slab, t: int, columns: slice) -> None:
         try:
@@ -284,7 +290,10 @@ class Worker:
         find = regularised if augments else differentiate
         gradient, statistics = find(self.algorithm, network, output, sampled)
         network.backward(gradient, into)
-        return self.curiosity.learn(task, rows, statistics)
+        if self.curiosity is not None:
+            step = task.iteration, task.epoch, task.minibatch
+            statistics = self.curiosity.learn(task.lane, step, rows, statistics)
+        return statistics
 
     def augmented(self, observation: torch.Tensor, task: Gradient) -> torch.Tensor:
         """Drawn anew for each use of a sample; a lane's samples do not depend on who computes it."""
@@ -312,6 +321,12 @@ class Worker:
         blocks, lanes = range(task.first_block, task.end_block), range(task.first_lane, task.end_lane)
         sum_blocks(self.memory, self.settings, blocks, lanes)
 
+    # --- other tasks ----------------------------------------------------------------------------------------
+
+    def warm_up(self, task: WarmUp) -> None:
+        assert self.curiosity is not None
+        self.curiosity.warm_up(task.slice_index)
+
     # --- evaluation -----------------------------------------------------------------------------------------
 
     def evaluate(self, task: Evaluate) -> None:
@@ -330,4 +345,4 @@ class Worker:
 def keep_values(slab: Slab, t: int, columns: slice, said: Acted | Output) -> None:
     slab.value[t, columns] = said.value
     if said.intrinsic_value is not None:
-        slab.intrinsic_value[t, columns] = said.intrinsic_value
+        slab.of(CuriosityRollout).intrinsic_value[t, columns] = said.intrinsic_value

@@ -8,7 +8,7 @@ import torch
 
 from parallel_ppo.algorithms import minibatches, ppo
 from parallel_ppo.algorithms.algorithm import Sampled, Statistics
-from parallel_ppo.algorithms.normalisers import explained_variance
+from parallel_ppo.algorithms.ppo import explained_variance
 from parallel_ppo.envs.contract import ActionSpec
 from parallel_ppo.policies.network import Output
 from parallel_ppo.settings.schema import Settings

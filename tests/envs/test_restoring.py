@@ -4,11 +4,11 @@ import numpy as np
 
 from parallel_ppo.envs.build import probe
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.features.episodes import Episode
+from parallel_ppo.memory.snapshots import Environments
 from parallel_ppo.policies.parameters import bind, num_flat
 from parallel_ppo.policies.policy import Policy
-from parallel_ppo.training.episodes import Episode, finished_episodes
 from parallel_ppo.training.state import TrainingState
-from parallel_ppo.workers.carried import Environments
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import InlinePool
 from parallel_ppo.workers.tasks import Collect
@@ -40,7 +40,7 @@ def opened(state: TrainingState, spec: EnvSpec) -> InlinePool:
 def collect(state: TrainingState, pool: InlinePool) -> list[Episode]:
     slices = range(state.settings.shape.num_slices)
     pool.run(Collect(index, state.counters.iteration) for index in slices)
-    episodes = finished_episodes(state, state.memory)
+    episodes = state.finish_episodes()
     state.counters.iteration += 1
     return episodes
 

@@ -37,7 +37,7 @@ def collected(*, is_cut: bool, value: float, gae_lambda: float, scaled: bool = F
     with torch.no_grad():
         policy.value_head.bias.fill_(value)
     InlinePool(Worker(settings, spec, memory), range(settings.shape.num_slices), 0).run([Collect(0, 0)])
-    ppo.targets(memory, state.rewards, settings.training)
+    ppo.targets(memory, state.rewards.scaled(memory), settings.training)
     return memory
 
 

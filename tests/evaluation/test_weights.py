@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_ppo.algorithms.normalisers import Moments
 from parallel_ppo.envs.build import probe
 from parallel_ppo.evaluation import policy_files
 from parallel_ppo.exits import InputError
+from parallel_ppo.features.moments import Moments
 from tests.conftest import small_settings
 from tests.evaluation.weight_files import contents, write_weights
 

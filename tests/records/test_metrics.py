@@ -9,11 +9,11 @@ import time
 import numpy as np
 import pytest
 
+from parallel_ppo.features.episodes import RECENT
 from parallel_ppo.records import metrics
 from parallel_ppo.records.metrics import JsonlLog, TensorBoardLog
 from parallel_ppo.storage.json_lines import read_records
 from parallel_ppo.training.recorder import is_best_yet
-from parallel_ppo.training.state import RECENT
 from tests.conftest import train_here
 
 

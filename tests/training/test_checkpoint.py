@@ -16,9 +16,9 @@ import chaos_mutations
 
 from parallel_ppo.evaluation import policy_files
 from parallel_ppo.exits import InputError, StorageError
+from parallel_ppo.memory.snapshots import Snapshot
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically, write_durably
 from parallel_ppo.training import checkpoint, saving
-from parallel_ppo.workers.carried import Snapshot
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,20 @@ from pathlib import Path
 import pytest
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.memory.shared import touched_bytes
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.training.planning import make_plan
 from parallel_ppo.training.session import PROCESS_BYTES, check_resources
-from parallel_ppo.workers.memory import bytes_needed
+from parallel_ppo.workers.memory import arrays_of
 
 
 def test_what_every_worker_and_a_snapshot_hold_of_a_large_network_is_counted(tmp_path: Path) -> None:
     """Shared memory alone was counted: the workers of a network of 0.5 GB were refused memory as they ran."""
     settings = load_settings(file=None, flags={"env.id": "CartPole-v1", "parallel.num_workers": 2})
     plan, num_parameters = make_plan(settings, kind="parallel", output=tmp_path / "run"), 128_000_000
-    shared = bytes_needed(plan.settings, plan.spec, num_parameters) + 3 * PROCESS_BYTES
+    shared = (
+        touched_bytes(arrays_of(plan.settings, plan.spec, num_parameters), plan.settings) + 3 * PROCESS_BYTES
+    )
 
     def check(available: int) -> None:
         machine = replace(plan.machine, memory_bytes=available, memory_limit_bytes=available)

@@ -12,13 +12,14 @@ from parallel_ppo.algorithms.algorithm import Sampled, Schedules
 from parallel_ppo.cluster.protocol import NoCluster
 from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import NumbersError
+from parallel_ppo.memory.shared import POISON
 from parallel_ppo.policies.parameters import bind, initialise, num_flat, views
 from parallel_ppo.policies.policy import Policy, Preparation
 from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.state import TrainingState
-from parallel_ppo.training.update import scheduled, update
-from parallel_ppo.workers.memory import POISON, Memory
+from parallel_ppo.training.update import learn, scheduled
+from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import InlinePool
 from parallel_ppo.workers.tasks import Collect
 from parallel_ppo.workers.worker import Worker
@@ -52,7 +53,7 @@ def test_no_poison_survives_a_collect(env: str, kind: str) -> None:
         "int32": np.frombuffer(bytes([POISON] * 4), np.int32)[0],
     }
     for name, field in state.memory.table.items():
-        if field.valid.startswith("after collect") and field.writer == "worker":
+        if field.written == "collect":
             array = getattr(state.memory, name)
             if not array.size:  # masks, where the environment gives none
                 continue
@@ -101,12 +102,12 @@ def test_update_equals_the_plain_formulation(env: str, kind: str) -> None:
         env, kind, training__n_epochs=2, training__lane_samples=16, training__learning_rate=1e-4
     )
     state, pool, policy = collected(settings)
-    before = state.rewards.running.copy(), state.rewards.moments
-    ppo.targets(state.memory, state.rewards, settings.training)
+    before = state.snapshot()
+    ppo.targets(state.memory, state.rewards.scaled(state.memory), settings.training)
     expected = plain_update(state, policy, settings, 1e-4)
-    state.rewards.running, state.rewards.moments = before
+    state.rewind(before)
     start = {name: view.clone() for name, view in views(policy, state.parameters).items()}
-    statistics = update(state, pool, NoCluster(settings.shape), Schedules(1e-4, 0.2), Timeline())
+    statistics = learn(state, pool, NoCluster(settings.shape), Schedules(1e-4, 0.2), Timeline())
     assert statistics.columns["minibatches"] == 8
     for name, view in views(policy, state.parameters).items():
         moved = float((view - start[name]).abs().max())
@@ -117,7 +118,7 @@ def test_update_equals_the_plain_formulation(env: str, kind: str) -> None:
 def test_target_kl_stops_before_the_step() -> None:
     settings = small_settings(training__target_kl=1e-9, training__learning_rate=1e-2)
     state, pool, _ = collected(settings)
-    columns = update(state, pool, NoCluster(settings.shape), Schedules(1e-2, 0.2), Timeline()).columns
+    columns = learn(state, pool, NoCluster(settings.shape), Schedules(1e-2, 0.2), Timeline()).columns
     assert columns["kl_stopped"] == 1
     assert columns["minibatches"] < settings.shape.num_epochs * settings.shape.num_minibatches
     assert state.counters.optimizer_steps == columns["minibatches"]
@@ -130,7 +131,7 @@ def test_a_gradient_that_is_not_finite_is_never_applied() -> None:
     before = state.parameters.clone()
     with pytest.raises(NumbersError, match="environments 8 to 15"):
         for _ in range(settings.shape.num_minibatches):
-            update(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
+            learn(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
     moved = int((state.parameters != before).sum())
     assert state.counters.optimizer_steps < settings.shape.num_minibatches
     assert torch.isfinite(state.parameters).all() and moved >= 0
@@ -155,7 +156,7 @@ def test_an_infinite_divergence_is_no_reason_to_stop_in_silence() -> None:
     state.memory.log_prob[:] = -200  # the ratio overflows
     before = state.parameters.clone()
     with pytest.raises(NumbersError, match="not finite"):
-        update(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
+        learn(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
     assert torch.equal(state.parameters, before)
 
 
@@ -175,7 +176,7 @@ def learned(settings: Settings, iterations: int) -> tuple[torch.Tensor, torch.Te
     for iteration in range(iterations):
         if iteration:
             pool.run(Collect(index, iteration) for index in range(settings.shape.num_slices))
-        update(state, pool, NoCluster(settings.shape), Schedules(7e-4, 0.2), Timeline())
+        learn(state, pool, NoCluster(settings.shape), Schedules(7e-4, 0.2), Timeline())
         state.counters.iteration += 1
     pool.close()
     return state.parameters.clone(), state.parameters - start
@@ -206,14 +207,15 @@ def test_without_a_lag_vtrace_aims_at_the_lambda_one_return(env: str, kind: str)
         training__n_steps=16, training__learning_rate=1e-3,
     )  # fmt: skip
     state, pool, _ = collected(settings)
-    start = state.rewards.running.copy(), state.rewards.moments
-    update(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
+    start = state.snapshot()
+    learn(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
     slab = state.memory.slab(0)
     pool.close()
     found, advantage = slab.target_return.copy(), slab.advantage.copy()
     assert slab.episode_start[1:].any() or kind == "nature"
-    state.rewards.running, state.rewards.moments = start
-    ppo.targets(slab, state.rewards, settings.changed("training", gae_lambda=1.0).training)
+    state.rewind(start)
+    reward = state.rewards.scaled(slab)
+    ppo.targets(slab, reward, settings.changed("training", gae_lambda=1.0).training)
     np.testing.assert_allclose(found, slab.target_return, rtol=0, atol=1e-5)
     np.testing.assert_allclose(advantage, slab.advantage, rtol=0, atol=1e-5)
 
@@ -264,7 +266,7 @@ def test_a2c_learns_what_the_published_code_learns() -> None:
         slab = state.memory.slab(iteration)
         cut += int(slab.truncated.sum())
         published_step(theirs, optimizer, slab, settings.training)
-        update(state, pool, NoCluster(settings.shape), Schedules(7e-4, 0.2), Timeline())
+        learn(state, pool, NoCluster(settings.shape), Schedules(7e-4, 0.2), Timeline())
         state.counters.iteration += 1
     pool.close()
     expected = torch.cat([parameter.detach().flatten() for parameter in theirs.parameters()])

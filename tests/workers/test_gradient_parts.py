@@ -6,9 +6,9 @@ import torch
 
 from parallel_ppo.algorithms.minibatches import tree_sum
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
+from parallel_ppo.memory.arrays import BLOCK
 from parallel_ppo.workers.gradient_parts import sum_blocks, write_squares
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.memory_table import BLOCK
 from tests.conftest import small_settings
 
 SPEC = EnvSpec((5,), "float32", ActionSpec("categorical", (3,)), 0)

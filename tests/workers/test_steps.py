@@ -22,7 +22,7 @@ from parallel_ppo.kernels.native import available
 from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.training.optimizer_steps import _epoch_order
 from parallel_ppo.training.state import TrainingState
-from parallel_ppo.training.update import Updated, update
+from parallel_ppo.training.update import Learned, learn
 from parallel_ppo.workers import native_parts
 from parallel_ppo.workers.observer import Reach, unobserved
 from parallel_ppo.workers.steps import Steps, StepTaker
@@ -48,9 +48,9 @@ def updated(by_workers: bool, spoil: Callable[[TrainingState], None], **flags: A
     if not by_workers:
         pool.steps = None
     spoil(state)
-    result: Updated | str
+    result: Learned | str
     try:
-        result = update(state, pool, NoCluster(settings.shape), SCHEDULES, Timeline())
+        result = learn(state, pool, NoCluster(settings.shape), SCHEDULES, Timeline())
         columns: Any = result.columns
         tasks = [span.task for span in result.spans if isinstance(span.task, Gradient)]
     except NumbersError as error:

@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parallel_ppo.algorithms.normalisers import EPSILON, Moments
 from parallel_ppo.envs.contract import EnvSpec, Part
+from parallel_ppo.features.moments import EPSILON, Moments
 from parallel_ppo.kernels import native
 from parallel_ppo.kernels.choice import unsuitable
 from parallel_ppo.settings.schema import Settings

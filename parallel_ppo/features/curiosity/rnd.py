@@ -6,10 +6,10 @@
 import torch
 from torch import Tensor, nn
 
-from parallel_ppo.algorithms.curiosity.encoders import Encoder, draw, layers
-from parallel_ppo.algorithms.curiosity.model import CollectedColumns, Losses, Transitions
-from parallel_ppo.algorithms.curiosity.whitening import Whitening, is_native
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.features.curiosity.encoders import Encoder, draw, layers
+from parallel_ppo.features.curiosity.model import CollectedColumns, Losses, Transitions
+from parallel_ppo.features.curiosity.whitening import Whitening, is_native
 from parallel_ppo.policies.parameters import bind, num_flat
 from parallel_ppo.settings.schema import Settings
 

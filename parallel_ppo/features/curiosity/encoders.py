@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from parallel_ppo.algorithms.curiosity.whitening import is_native, parts_of
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.features.curiosity.whitening import is_native, parts_of
 from parallel_ppo.kernels.native import NativeTrunk
 from parallel_ppo.kernels.native_linear import NativeLinear, is_suitable
 from parallel_ppo.keyed import generator

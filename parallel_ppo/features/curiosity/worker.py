@@ -4,80 +4,57 @@ Rewards are computed at the end of a collect with the parameters and statistics 
 a collect that is done again gives the same numbers. T steps, n envs of a slice, B samples.
 """
 
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from parallel_ppo.algorithms.algorithm import Statistics
-from parallel_ppo.algorithms.curiosity import whitening
-from parallel_ppo.algorithms.curiosity.episodic import Memories
-from parallel_ppo.algorithms.curiosity.model import CollectedColumns, Transitions
-from parallel_ppo.algorithms.curiosity.models import MODELS
-from parallel_ppo.algorithms.normalisers import Moments
 from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import NumbersError
+from parallel_ppo.features.curiosity import whitening
+from parallel_ppo.features.curiosity.episodic import Memories
+from parallel_ppo.features.curiosity.model import CollectedColumns, Transitions
+from parallel_ppo.features.curiosity.models import MODELS
+from parallel_ppo.features.moments import Moments
 from parallel_ppo.keyed import generator, integer_seed
+from parallel_ppo.memory.arrays import Slab
+from parallel_ppo.memory.shared import SharedMemory
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.network import Output
 from parallel_ppo.policies.parameters import bind, views
 from parallel_ppo.settings.schema import Settings, Shape
-from parallel_ppo.workers.carried import Arrays
-from parallel_ppo.workers.memory import Memory, Slab
-from parallel_ppo.workers.tasks import Collect, Gradient, WarmUp
 
 COLUMNS = CollectedColumns._fields[:-2]  # those that are fields of the slab
 READ = "observation", "action", "episode_start", "target_features"  # what predictors learn from
 
 
-class Curious(Protocol):
-    def reward(self, task: Collect, slab: Slab, columns: slice) -> Arrays:
-        """Writes the rewards of a slice's rollout; returns what its next iteration starts from."""
-
-    def learn(self, task: Gradient, rows: Tensor, statistics: Statistics) -> Statistics:
-        """Writes the predictors' part of a lane's gradient; returns the statistics with their losses."""
-
-    def warm_up(self, task: WarmUp) -> None:
-        """Statistics of what a random agent sees, in environments that nobody learns from."""
-
-
-class NoCuriosity:
-    def reward(self, task: Collect, slab: Slab, columns: slice) -> Arrays:
-        return {}
-
-    def learn(self, task: Gradient, rows: Tensor, statistics: Statistics) -> Statistics:
-        return statistics
-
-    def warm_up(self, task: WarmUp) -> None:
-        raise AssertionError("there is nothing to warm up")
-
-
-@torch.inference_mode(False)  # whoever asks first: what is made here can be differentiated
-def make_curiosity(settings: Settings, spec: EnvSpec, memory: Memory) -> Curious:
-    return Curiosity(settings, spec, memory) if settings.curiosity.is_curious else NoCuriosity()
-
-
-class Curiosity:
-    def __init__(self, settings: Settings, spec: EnvSpec, memory: Memory) -> None:
+class CuriosityInWorker:
+    @torch.inference_mode(False)  # what is made here can be differentiated, wherever it is made
+    def __init__(self, settings: Settings, spec: EnvSpec, memory: SharedMemory, predictors: Tensor) -> None:
+        """`predictors` is their part of the flat vector of parameters."""
         self.settings, self.spec, self.memory = settings, spec, memory
         self.shape = settings.shape
+        self.own: Any = memory  # with the arrays of `CuriosityState`
         statistics = memory.tensor("whitening_mean"), memory.tensor("whitening_scale")
         self.whiten = whitening.Whitening(settings, spec, *statistics)
         self.model: Any = MODELS[settings.curiosity.kind](settings, spec)
-        bind(self.model, memory.tensor("parameters")[memory.policy_end :])
+        bind(self.model, predictors)
         self.parameters = list(self.model.parameters())
         self.lane_views: dict[int, list[Tensor]] = {}
         self.rows = [_rows(slab) for slab in memory.slabs]
-        self.carried = [name for name in Memories._fields if memory.table[name].carried]
+        self.carried = [name for name in Memories._fields if name in memory.table]
+        self.slab_arrays = [name for name in COLUMNS if name in memory.table]
 
-    def reward(self, task: Collect, slab: Slab, columns: slice) -> Arrays:
+    def reward(self, slice_index: int, iteration: int, slab: Slab, columns: slice) -> dict[str, np.ndarray]:
+        """Writes the rewards of a slice's rollout; returns the start of its next iteration."""
         self.model.begin_inference()
-        memory, slot = self.memory, self.memory.slot(task.iteration)
+        memory, slot = self.memory, self.memory.slot(iteration)
         carried = {name: getattr(memory, name)[slot, columns].copy() for name in self.carried}
-        own: dict[str, Any] = {name: getattr(slab, name)[:, columns] for name in COLUMNS}
-        collected = CollectedColumns(**own, novelty_scale=tuple(memory.novelty_scale), carried=carried)
+        own: dict[str, Any] = {name: getattr(slab, name)[:, columns] for name in self.slab_arrays}
+        collected = CollectedColumns(**own, novelty_scale=tuple(self.own.novelty_scale), carried=carried)
         self.model.reward(self.whiten, collected)
         if not np.isfinite(collected.intrinsic_reward).all():
             raise NumbersError(
@@ -85,18 +62,23 @@ class Curiosity:
                 f" {columns.stop - 1} is not finite; a lower curiosity.learning_rate may help"
             )
         seen = collected.observation[1:]
-        memory.observation_moments[task.slice_index] = whitening.moments(
+        self.own.observation_moments[slice_index] = whitening.moments(
             self.spec, seen.reshape(-1, *seen.shape[2:])
         )
         return carried
 
-    def learn(self, task: Gradient, rows: Tensor, statistics: Statistics) -> Statistics:
-        slice_index, number = divmod(task.lane, len(self.shape.lane_sizes))
+    def learn(
+        self, lane: int, step: tuple[int, int, int], rows: Tensor, statistics: Statistics
+    ) -> Statistics:
+        """Writes the predictors' part of a lane's gradient; returns the statistics with their losses. `step` is
+        iteration, epoch and minibatch.
+        """
+        slice_index, number = divmod(lane, len(self.shape.lane_sizes))
         chosen = rows[: self.shape.taught_samples[number]]
         if not len(chosen):
             return statistics
-        columns = self.rows[task.iteration % len(self.rows)]
-        self.model.begin_step((task.iteration, task.epoch, task.minibatch))
+        columns = self.rows[step[0] % len(self.rows)]
+        self.model.begin_step(step)
         with torch.enable_grad():
             losses = self.model.losses(self.whiten, Transitions(columns, chosen, self.settings.env.num_envs))
             found = torch.autograd.grad(losses.total / self.shape.num_taught, self.parameters)
@@ -113,9 +95,9 @@ class Curiosity:
             self.lane_views[lane] = list(views(self.model, vector).values())
         return self.lane_views[lane]
 
-    def warm_up(self, task: WarmUp) -> None:
-        """In pieces, merged in order: long warm-ups need no more memory than short ones."""
-        settings, index, shape = self.settings, task.slice_index, self.settings.shape
+    def warm_up(self, index: int) -> None:
+        """Statistics of the observations of a random agent, in environments that are not trained on. In pieces, merged in order: long warm-ups need no more memory than short ones."""
+        settings, shape = self.settings, self.settings.shape
         seed, num_steps = settings.training.seed, warm_up_steps(settings)
         env = make_slice(
             settings.changed("training", seed=integer_seed(seed, "curiosity environments")), index
@@ -132,7 +114,7 @@ class Curiosity:
                     seen = []
         finally:
             env.close()
-        self.memory.observation_moments[index] = found.mean, found.squares
+        self.own.observation_moments[index] = found.mean, found.squares
 
     def random_action(self, draws: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
         """As a policy draws whose outputs are all 0."""

@@ -8,17 +8,17 @@ features.
 import torch
 from torch import Tensor, nn
 
-from parallel_ppo.algorithms.curiosity.encoders import Encoder, layers
-from parallel_ppo.algorithms.curiosity.inverse import (
+from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.features.curiosity.encoders import Encoder, layers
+from parallel_ppo.features.curiosity.inverse import (
     HIDDEN,
     both_features,
     encoded_action,
     features_of,
     inverse_loss,
 )
-from parallel_ppo.algorithms.curiosity.model import CollectedColumns, Losses, Transitions
-from parallel_ppo.algorithms.curiosity.whitening import Whitening
-from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.features.curiosity.model import CollectedColumns, Losses, Transitions
+from parallel_ppo.features.curiosity.whitening import Whitening
 from parallel_ppo.policies import heads
 from parallel_ppo.settings.schema import Settings
 

@@ -1,23 +1,23 @@
 """What is written of an episode when it ends."""
 
-from collections import deque
 from types import SimpleNamespace
 
 import numpy as np
 
 from parallel_ppo.envs.contract import Step
-from parallel_ppo.training.episodes import finished_episodes
+from parallel_ppo.features.episodes import RECENT, Episodes, EpisodeState
+from parallel_ppo.memory.table import private
 from parallel_ppo.workers.worker import Worker
 
 
+def unfinished(num_envs: int) -> Episodes:
+    own = private(EpisodeState, E=num_envs)
+    return Episodes(SimpleNamespace(of=lambda table: own))  # type: ignore[arg-type]
+
+
 def test_an_episode_says_which_level_it_was_and_whether_it_was_solved() -> None:
-    state = SimpleNamespace(
-        counters=SimpleNamespace(iteration=4, env_steps=600, episodes=7),
-        episode_return=np.array([5.0, 0.0, 0.0]),
-        episode_length=np.array([9, 0, 0]),
-        recent_returns=deque(maxlen=9),
-        recent_lengths=deque(maxlen=9),
-    )
+    episodes = unfinished(3)
+    episodes.own.episode_return[0], episodes.own.episode_length[0] = 5.0, 9
     start = np.zeros((3, 3), np.uint8)
     start[1, 0] = start[2, 1] = start[2, 2] = 1
     slab = SimpleNamespace(
@@ -26,13 +26,24 @@ def test_an_episode_says_which_level_it_was_and_whether_it_was_solved() -> None:
         level_seed=np.array([[40, 0, 0], [0, 41, -1]], np.int32),
         level_complete=np.array([[1, 0, 0], [1, 0, -1]], np.int8),
     )
-    found = [episode.as_dict() for episode in finished_episodes(state, slab)]
+    found = [episode.as_dict() for episode in episodes.finish(slab, iteration=4, env_steps=600)]
     assert [(row["env"], row["level_seed"], row["success"]) for row in found] == [
         (0, 40, True),
         (1, 41, False),
         (2, None, None),
     ]
     assert found[0]["return"] == 6.0 and found[0]["length"] == 10 and found[0]["step"] == 603
+
+
+def test_the_last_hundred_returns_are_remembered_in_order() -> None:
+    episodes, start = unfinished(1), np.ones((RECENT + 8, 1), np.uint8)
+    missing = np.full((RECENT + 7, 1), -1)
+    slab = SimpleNamespace(
+        reward=np.arange(RECENT + 7.0).reshape(-1, 1), episode_start=start, level_seed=missing,
+        level_complete=missing,
+    )  # fmt: skip
+    episodes.finish(slab, iteration=0, env_steps=0)  # type: ignore[arg-type]
+    assert episodes.recent_returns == list(range(7, RECENT + 7)) and episodes.recent_lengths == [1] * RECENT
 
 
 def test_a_worker_keeps_what_the_environment_says_of_a_level() -> None:

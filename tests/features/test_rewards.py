@@ -1,6 +1,7 @@
 import numpy as np
 
-from parallel_ppo.algorithms.normalisers import EPSILON, Moments, RewardNormalizer
+from parallel_ppo.features.moments import EPSILON, Moments
+from parallel_ppo.features.rewards import RewardNormalizer
 
 
 def test_merged_moments_equal_those_of_all_samples() -> None:
@@ -17,7 +18,7 @@ def test_rewards_are_scaled_by_the_deviation_of_the_discounted_return() -> None:
     draws = np.random.default_rng(1)
     reward = draws.normal(size=(30, 3)).astype(np.float32)
     start = draws.random((31, 3)) < 0.2
-    normalizer = RewardNormalizer(3, gamma=0.9)
+    normalizer = RewardNormalizer(0.9, np.zeros(3), Moments.empty())
     scaled = normalizer.scale(reward, start, clip=10.0)
 
     returns, running = [], np.zeros(3)
@@ -35,7 +36,7 @@ def test_rewards_are_scaled_by_the_deviation_of_the_discounted_return() -> None:
 def test_scaled_rewards_are_clipped() -> None:
     reward = np.zeros((1000, 1), np.float32)
     reward[500] = 1000
-    scaled = RewardNormalizer(1, gamma=0.0).scale(reward, np.ones((1001, 1)), clip=10.0)
+    scaled = RewardNormalizer(0.0, np.zeros(1), Moments.empty()).scale(reward, np.ones((1001, 1)), 10.0)
     assert scaled.max() == 10
 
 
@@ -43,7 +44,7 @@ def test_a_discounted_return_ends_with_its_episode_even_between_iterations() -> 
     """Where the first row opens an episode (one that could not be restored), nothing of the old one is
     left.
     """
-    normalizer = RewardNormalizer(2, gamma=0.5)
+    normalizer = RewardNormalizer(0.5, np.zeros(2), Moments.empty())
     normalizer.running[:] = 8.0
     normalizer.scale(np.ones((1, 2)), np.array([[1, 0], [0, 0]]), clip=10.0)
     assert normalizer.running.tolist() == [1.0, 5.0]

@@ -4,10 +4,10 @@ from typing import Any
 
 import torch
 
-from parallel_ppo.algorithms.curiosity.icm import Icm
-from parallel_ppo.algorithms.curiosity.ngu import Ngu
-from parallel_ppo.algorithms.curiosity.rnd import Rnd
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.features.curiosity.icm import Icm
+from parallel_ppo.features.curiosity.ngu import Ngu
+from parallel_ppo.features.curiosity.rnd import Rnd
 from parallel_ppo.policies.parameters import num_flat
 from parallel_ppo.settings.schema import Settings
 

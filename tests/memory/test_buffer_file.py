@@ -9,8 +9,10 @@ import pytest
 
 from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import InputError
-from parallel_ppo.workers import buffer_file
-from parallel_ppo.workers.memory import Memory, bytes_needed, file_bytes_needed
+from parallel_ppo.memory import buffer_file
+from parallel_ppo.memory.shared import file_bytes, touched_bytes
+from parallel_ppo.memory.table import Rollout
+from parallel_ppo.workers.memory import Memory, arrays_of
 from tests.conftest import command, small_settings, train
 
 ARGUMENTS = ["--env", "CartPole-v1", "--num-envs", "16", "--n-steps", "16", "--batch-size", "64"]
@@ -38,18 +40,23 @@ def test_the_slabs_alone_lie_in_reserved_blocks_without_a_name(tmp_path: Path) -
     spec = probe(settings)
     memory = Memory(filed, spec, 64)
     assert list(tmp_path.iterdir()) == []
-    size = file_bytes_needed(filed, spec, 64)
+    size = file_bytes(arrays_of(filed, spec, 64), filed)
     status = os.fstat(memory.descriptors[2])
     assert (status.st_size, status.st_nlink) == (size, 0) and status.st_blocks * 512 >= size
-    assert file_bytes_needed(settings, spec, 64) == 0
-    assert bytes_needed(settings, spec, 64) - bytes_needed(filed, spec, 64) == size
+    assert file_bytes(arrays_of(settings, spec, 64), settings) == 0
+    assert (
+        touched_bytes(arrays_of(settings, spec, 64), settings)
+        - touched_bytes(arrays_of(filed, spec, 64), filed)
+        == size
+    )
     start = np.frombuffer(memory.maps[2], np.uint8).ctypes.data
     for name, field in memory.table.items():
         places = [
-            getattr(slab, name).ctypes.data - start for slab in (memory.slabs if field.slab else [memory])
+            getattr(slab, name).ctypes.data - start
+            for slab in (memory.slabs if field.kind is Rollout else [memory])
         ]
         if getattr(memory, name).size:
-            assert all((0 <= place < size) == field.slab for place in places), name
+            assert all((0 <= place < size) == (field.kind is Rollout) for place in places), name
     other = Memory(filed, spec, 64, memory.descriptors)
     memory.slabs[1].reward[3, 5] = 7
     assert other.slabs[1].reward[3, 5] == 7

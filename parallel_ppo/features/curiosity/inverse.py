@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from parallel_ppo.algorithms.curiosity.model import CollectedColumns
-from parallel_ppo.algorithms.curiosity.whitening import Whitening
 from parallel_ppo.envs.contract import ActionSpec
+from parallel_ppo.features.curiosity.model import CollectedColumns
+from parallel_ppo.features.curiosity.whitening import Whitening
 from parallel_ppo.policies import heads
 
 HIDDEN = 256

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from parallel_ppo.algorithms.curiosity.encoders import Encoder, layers
-from parallel_ppo.algorithms.curiosity.episodic import Memories, episodic_rewards
-from parallel_ppo.algorithms.curiosity.inverse import both_features, features_of, inverse_loss
-from parallel_ppo.algorithms.curiosity.model import CollectedColumns, Losses, Transitions
-from parallel_ppo.algorithms.curiosity.rnd import Rnd
-from parallel_ppo.algorithms.curiosity.whitening import Whitening
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.features.curiosity.encoders import Encoder, layers
+from parallel_ppo.features.curiosity.episodic import Memories, episodic_rewards
+from parallel_ppo.features.curiosity.inverse import both_features, features_of, inverse_loss
+from parallel_ppo.features.curiosity.model import CollectedColumns, Losses, Transitions
+from parallel_ppo.features.curiosity.rnd import Rnd
+from parallel_ppo.features.curiosity.whitening import Whitening
 from parallel_ppo.policies import heads
 from parallel_ppo.settings.schema import Settings
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from parallel_ppo.algorithms.curiosity.whitening import Whitening
+from parallel_ppo.features.curiosity.whitening import Whitening
 
 NOTHING = np.zeros((0, 0), np.float32)
 PIECE = 64  # samples that are looked at as one batch while they are collected

@@ -2,24 +2,29 @@
 refuses.
 """
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
-from parallel_ppo.algorithms.level_replay import LevelReplay, drawn_levels
 from parallel_ppo.exits import InputError
+from parallel_ppo.features.levels import LevelReplay, LevelState, drawn_levels
+from parallel_ppo.memory.table import private
+from parallel_ppo.settings.schema import EnvSettings
 from tests.conftest import small_settings
 
 FIRST, LEVELS, ENVS, STEPS = 40, 12, 5, 30
 
 
-def replay(**changes: float) -> LevelReplay:
-    chosen = {
-        "first_level": FIRST,
-        "num_levels": LEVELS,
-        "temperature": 0.5,
-        "staleness": 0.3,
-    }
-    return LevelReplay(**(chosen | changes))  # type: ignore[arg-type]
+def replay(num_levels: int = LEVELS, temperature: float = 0.5) -> LevelReplay:
+    env = EnvSettings(
+        start_level=FIRST, num_levels=num_levels, plr_temperature=temperature, plr_staleness=0.3
+    )
+    return LevelReplay(env, private(LevelState, levels=num_levels))
+
+
+def learn(replay: LevelReplay, **part: np.ndarray) -> None:
+    replay.learn(SimpleNamespace(**part))  # type: ignore[arg-type]
 
 
 def rollouts(number: int) -> list[dict[str, np.ndarray]]:
@@ -77,7 +82,7 @@ def test_scores_and_probabilities_are_those_of_the_twin(temperature: float) -> N
     parts, found = rollouts(4), replay(temperature=temperature)
     assert found.probabilities() == pytest.approx([1 / LEVELS] * LEVELS)
     for part in parts:
-        found.learn(**part)
+        learn(found, **part)
     score, last, _ = slow_scores(parts)
     assert 3 < len(score) <= LEVELS - 2 and {level for level in range(LEVELS) if found.seen[level]} == set(
         score
@@ -94,14 +99,14 @@ def test_a_level_that_was_just_played_alone_is_played_again() -> None:
     found, start = replay(num_levels=1), np.zeros((2, ENVS), np.uint8)
     start[1, 0] = 1
     seeds = np.full((1, ENVS), FIRST, np.int32)
-    found.learn(advantage=np.ones((1, ENVS), np.float32), episode_start=start, level_seed=seeds)
+    learn(found, advantage=np.ones((1, ENVS), np.float32), episode_start=start, level_seed=seeds)
     assert found.probabilities() == pytest.approx([1])
 
 
 def test_draws_fall_on_levels_as_often_as_they_should() -> None:
     found = replay()
     for part in rollouts(4):
-        found.learn(**part)
+        learn(found, **part)
     levels = drawn_levels(found.cumulative(), (np.arange(100_000) + 0.5) / 100_000)
     shares = np.bincount(levels, minlength=LEVELS) / 100_000
     assert shares == pytest.approx(found.probabilities(), abs=1e-4)
@@ -114,19 +119,9 @@ def test_a_level_that_is_played_for_long_gets_a_score_before_its_episode_ends() 
     seeds[-1] = FIRST + np.arange(ENVS)
     for size in (3.0, 0.5):
         advantage = np.full((STEPS, ENVS), -size, np.float32)
-        found.learn(advantage=advantage, episode_start=start, level_seed=seeds)
+        learn(found, advantage=advantage, episode_start=start, level_seed=seeds)
         assert found.score[:ENVS] == pytest.approx([size] * ENVS)
     assert found.seen.sum() == ENVS and found.num_episodes == 0
-
-
-def test_saved_and_restored() -> None:
-    first, second = replay(), replay()
-    for part in rollouts(2):
-        first.learn(**part)
-    second.restore(first.arrays())
-    assert first.score.any() and first.num_episodes
-    for name, value in vars(first).items():
-        assert np.array_equal(value, vars(second)[name]), name
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""Where an iteration starts: the carried fields of the table of memory, taken, packed, dealt out and put
-back. E envs.
+"""The start of an iteration, copied and put back: the `Start` arrays, taken, packed and dealt out, and the saved
+state beside them. E envs.
 
-A packed field is whole rows, or (with `used_length`) the used part of each row, one after the other.
+A packed array is whole rows, or (with `used`) the used part of each row, one after the other.
 """
 
 import hashlib
@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from parallel_ppo.memory.shared import SharedMemory
+from parallel_ppo.memory.table import Array, Start
 from parallel_ppo.storage.array_files import bytes_of
-from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.memory_table import Field
 
 Arrays = dict[str, np.ndarray]
 ALL = slice(None)
@@ -20,50 +20,50 @@ ALL = slice(None)
 class Environments(NamedTuple):
     """All environments at the start of an iteration, in shared memory: referred to, not copied."""
 
-    fields: list[Field]
-    rows: Arrays  # [E, ...] by the name of the field
+    declared: list[Array]
+    rows: Arrays  # [E, ...] by name
 
     @classmethod
-    def at(cls, memory: Memory, iteration: int) -> "Environments":
+    def at(cls, memory: SharedMemory, iteration: int) -> "Environments":
         """The slot that `iteration` starts from. The iteration itself leaves it alone."""
-        fields, slot = [field for field in memory.table.values() if field.carried], memory.slot(iteration)
-        return cls(fields, {field.name: getattr(memory, field.name)[slot] for field in fields})
+        declared, slot = [one for one in memory.table.values() if one.kind is Start], memory.slot(iteration)
+        return cls(declared, {one.name: getattr(memory, one.name)[slot] for one in declared})
 
     def pack(self, columns: slice = ALL) -> Arrays:
         """Some environments as arrays that hold no unused byte."""
         packed = {}
-        for field in self.fields:
-            own = self.rows[field.name][columns]
-            if field.used_length:
-                lengths = self.rows[field.used_length][columns]
-                packed[field.name] = np.concatenate([r[:n] for r, n in zip(own, lengths, strict=True)])
+        for one in self.declared:
+            own = self.rows[one.name][columns]
+            if one.used:
+                lengths = self.rows[one.used][columns]
+                packed[one.name] = np.concatenate([r[:n] for r, n in zip(own, lengths, strict=True)])
             else:
-                packed[field.name] = np.ascontiguousarray(own)
+                packed[one.name] = np.ascontiguousarray(own)
         return packed
 
     def unpack(self, packed: Arrays, columns: slice = ALL) -> None:
-        for field in self.fields:
-            own = self.rows[field.name][columns]
-            if field.used_length:
-                lengths = packed[field.used_length]
+        for one in self.declared:
+            own = self.rows[one.name][columns]
+            if one.used:
+                lengths = packed[one.used]
                 for row, end, length in zip(own, np.cumsum(lengths), lengths, strict=True):
-                    row[:length] = packed[field.name][end - length : end]
+                    row[:length] = packed[one.name][end - length : end]
             else:
-                own[...] = packed[field.name]
+                own[...] = packed[one.name]
 
     def misfit(self, packed: Arrays) -> str | None:
-        """What is wrong with packed environments that are to go here, or None."""
-        for field in self.fields:
-            found, own = packed.get(field.name), self.rows[field.name]
-            has_shape = found is not None and (field.used_length or found.shape == own.shape)
+        """The problem with packed environments that are to go here, or None."""
+        for one in self.declared:
+            found, own = packed.get(one.name), self.rows[one.name]
+            has_shape = found is not None and (one.used or found.shape == own.shape)
             if found is None or not has_shape or found.dtype != own.dtype:
-                return f"{field.name} does not fit this run"
+                return f"{one.name} does not fit this run"
             if not np.isfinite(found).all():
-                return f"{field.name} holds impossible numbers"
-        for field in self.fields:
-            if field.used_length:
-                lengths, data = packed[field.used_length], packed[field.name]
-                in_range = ((lengths >= 0) & (lengths <= self.rows[field.name].shape[1])).all()
+                return f"{one.name} holds impossible numbers"
+        for one in self.declared:
+            if one.used:
+                lengths, data = packed[one.used], packed[one.name]
+                in_range = ((lengths >= 0) & (lengths <= self.rows[one.name].shape[1])).all()
                 if data.ndim != 1 or not in_range or lengths.sum() != len(data):
                     return "the environments' states do not add up"
         if (packed["carry_start"] > 1).any():

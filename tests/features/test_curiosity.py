@@ -6,23 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_ppo.algorithms.curiosity import whitening
-from parallel_ppo.algorithms.curiosity.encoders import Encoder, FloatNature, NativeNature, draw
-from parallel_ppo.algorithms.curiosity.episodic import Memories, episodic_rewards
-from parallel_ppo.algorithms.curiosity.icm import Icm
-from parallel_ppo.algorithms.curiosity.inverse import inverse_loss
-from parallel_ppo.algorithms.curiosity.model import CollectedColumns, Transitions
-from parallel_ppo.algorithms.curiosity.models import MODELS
-from parallel_ppo.algorithms.curiosity.ngu import Ngu
-from parallel_ppo.algorithms.curiosity.returns import intrinsic_advantages
-from parallel_ppo.algorithms.curiosity.rnd import Rnd
-from parallel_ppo.algorithms.normalisers import Moments, RewardNormalizer
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Part
+from parallel_ppo.features.curiosity import whitening
+from parallel_ppo.features.curiosity.encoders import Encoder, FloatNature, NativeNature, draw
+from parallel_ppo.features.curiosity.episodic import Memories, episodic_rewards
+from parallel_ppo.features.curiosity.icm import Icm
+from parallel_ppo.features.curiosity.inverse import inverse_loss
+from parallel_ppo.features.curiosity.model import CollectedColumns, Transitions
+from parallel_ppo.features.curiosity.models import MODELS
+from parallel_ppo.features.curiosity.ngu import Ngu
+from parallel_ppo.features.curiosity.returns import intrinsic_advantages
+from parallel_ppo.features.curiosity.rnd import Rnd
+from parallel_ppo.features.moments import Moments
+from parallel_ppo.features.rewards import RewardNormalizer
+from parallel_ppo.memory.snapshots import Environments
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.parameters import bind, num_flat
 from parallel_ppo.settings.curiosity import CURIOSITY_KINDS, taught_samples
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.workers.carried import Environments
 from parallel_ppo.workers.memory import Memory
 from tests.conftest import small_settings
 
@@ -186,7 +187,7 @@ def test_the_target_is_drawn_again_from_the_seed_alone() -> None:
 
 def test_intrinsic_returns_are_filtered_forward_over_episodes_and_iterations() -> None:
     reward = np.random.default_rng(2).random((30, 4)).astype(np.float32)
-    whole, halves = RewardNormalizer(4, 0.9), RewardNormalizer(4, 0.9)
+    whole, halves = (RewardNormalizer(0.9, np.zeros(4), Moments.empty()) for _ in range(2))
     never = np.zeros((31, 4), bool)
     whole.scale(reward, never, np.inf)
     for part in (reward[:13], reward[13:]):

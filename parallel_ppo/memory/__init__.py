@@ -1,0 +1,1 @@
+"""Shared memory: how arrays are declared, where they are, and how they are saved."""
