@@ -139,7 +139,7 @@ def adam(
 
 
 def whiten(pixels: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, levels: float) -> torch.Tensor:
-    """Rows of bytes [B, N], whitened, in bytes again (see `algorithms/curiosity/whitening.py`)."""
+    """Rows of bytes [B, N], whitened, in bytes again (see `features/curiosity/whitening.py`)."""
     rows, count = pixels.shape
     assert pixels.dtype == torch.uint8 and mean.shape == scale.shape == (count,)
     assert all(tensor.is_contiguous() for tensor in (pixels, mean, scale))

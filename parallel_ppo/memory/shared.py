@@ -158,6 +158,7 @@ class SharedMemory(Slab, EnvironmentStart, Learner, Progress, Gradients, Rounds,
         """In place: the C library and the workers know these arrays by address."""
         for one in self._saved_arrays():
             if one.used:
+                getattr(self, one.name).fill(one.initial)
                 getattr(self, one.used)[...] = len(arrays[one.saved])
         for name, view in self.saved().items():
             view[...] = arrays[name]

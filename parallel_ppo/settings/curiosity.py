@@ -1,5 +1,5 @@
 """The table of curiosities: what each says where nobody else does. Needs no torch. The arithmetic is in
-`algorithms/curiosity/`.
+`features/curiosity/`.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Checkpoints: what one is, and how it is verified and loaded. `saving.py` writes them.
 
-`step_<n>/` holds the policy, the optimizer and normalisers, the environments' states (safetensors:
+`step_<n>/` holds the policy, the optimizer and the features' state, the environments' states (safetensors:
 nothing is ever executed) and a manifest with sizes and checksums. Procgen's native reader trusts its
 input, so environment states carry a signature (`storage/user_key.py`).
 """
