@@ -92,6 +92,7 @@ class TrainingSettings(Section):
     kernels: Literal["auto", "torch", "native"] = "auto"
     learning_rate: PositiveFloat = 5e-4
     learning_rate_schedule: Literal["constant", "linear"] = "constant"
+    learning_rate_warmup: Positive | None = None
     clip_range: PositiveFloat = 0.2
     clip_range_schedule: Literal["constant", "linear"] = "constant"
     schedule_by: Literal["steps", "time"] = "steps"

@@ -3,6 +3,7 @@
 import time
 
 from parallel_ppo.cluster.protocol import Cluster, NodeReport
+from parallel_ppo.features.schedules import scheduled
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.memory.snapshots import Snapshot
 from parallel_ppo.settings.schema import Settings
@@ -11,7 +12,7 @@ from parallel_ppo.training.collecting import Collecting
 from parallel_ppo.training.live_evaluation import evaluate_if_due
 from parallel_ppo.training.recorder import Iteration, Records
 from parallel_ppo.training.state import TrainingState
-from parallel_ppo.training.update import learn, scheduled
+from parallel_ppo.training.update import learn
 from parallel_ppo.workers.pool import Pool
 
 

@@ -30,19 +30,6 @@ class Learned(NamedTuple):
     spans: list[Span]
 
 
-def scheduled(settings: Settings, *, env_steps: int, wall_time: float) -> Schedules:
-    training = settings.training
-    if training.schedule_by == "time":
-        progress = wall_time / (training.schedule_hours * 3600) if training.schedule_hours else 0.0
-    else:
-        progress = env_steps / training.schedule_steps if training.schedule_steps else 0.0
-    left = max(0.0, 1 - progress)
-    return Schedules(
-        training.learning_rate * (left if training.learning_rate_schedule == "linear" else 1.0),
-        training.clip_range * (left if training.clip_range_schedule == "linear" else 1.0),
-    )
-
-
 def learn(
     state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules, timeline: Timeline
 ) -> Learned:

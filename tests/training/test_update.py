@@ -12,13 +12,14 @@ from parallel_ppo.algorithms.algorithm import Sampled, Schedules
 from parallel_ppo.cluster.protocol import NoCluster
 from parallel_ppo.envs.build import probe
 from parallel_ppo.exits import NumbersError
+from parallel_ppo.features.schedules import scheduled
 from parallel_ppo.memory.shared import POISON
 from parallel_ppo.policies.parameters import bind, initialise, num_flat, views
 from parallel_ppo.policies.policy import Policy, Preparation
 from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.state import TrainingState
-from parallel_ppo.training.update import learn, scheduled
+from parallel_ppo.training.update import learn
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import InlinePool
 from parallel_ppo.workers.tasks import Collect
@@ -148,6 +149,17 @@ def test_schedules() -> None:
         training__clip_range_schedule="linear", training__schedule_by="time", training__schedule_hours=1.0
     )
     assert scheduled(timed, env_steps=0, wall_time=1800).clip_range == pytest.approx(0.1)
+
+
+def test_a_warm_up_grows_to_the_whole_rate_before_any_schedule() -> None:
+    settings = small_settings(training__learning_rate_warmup=1024, training__learning_rate=0.1)
+    rates = [scheduled(settings, env_steps=256 * i, wall_time=0).learning_rate for i in range(6)]
+    assert rates == pytest.approx([0.025, 0.05, 0.075, 0.1, 0.1, 0.1])
+    both = small_settings(
+        training__learning_rate_warmup=1024, training__learning_rate_schedule="linear",
+        training__schedule_steps=2048, training__learning_rate=0.1,
+    )  # fmt: skip
+    assert scheduled(both, env_steps=512, wall_time=0).learning_rate == pytest.approx(0.1 * 0.75 * 0.75)
 
 
 def test_an_infinite_divergence_is_no_reason_to_stop_in_silence() -> None:
