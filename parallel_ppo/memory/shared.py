@@ -142,7 +142,8 @@ class SharedMemory(Slab, EnvironmentStart, Learner, Progress, Gradients, Rounds,
         """A versioned array as it is where the slice collects this iteration."""
         if not self.shape.num_versions:
             return getattr(self, name)
-        return getattr(self, self.table[name].versioned)[self.shape.version_row(slice_index, iteration)]
+        row = self.shape.version_row(slice_index, iteration)
+        return getattr(self, self.table[name].versioned)[row, ...]  # an array even where it has no axes
 
     # --- saving ---------------------------------------------------------------------------------------------
 

@@ -13,7 +13,6 @@ from parallel_ppo.algorithms.minibatches import plain_sum
 from parallel_ppo.algorithms.ppo import explained_variance
 from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.records.timeline import Timeline
-from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.optimizer_steps import Applied, take_steps
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.pool import Pool
