@@ -108,7 +108,7 @@ class Stopwatch:
     uses the machine.
     """
 
-    def __init__(self, *methods: tuple[type, str]) -> None:
+    def __init__(self, *methods: tuple[Any, str]) -> None:
         self.seconds = {f"{owner.__name__}.{name}": 0.0 for owner, name in methods}
         for owner, name in methods:
             setattr(owner, name, self._timed(f"{owner.__name__}.{name}", getattr(owner, name)))
@@ -130,20 +130,20 @@ def measure_cost(folder: Path, *, iterations: int = 2) -> Report:
     """
     from parallel_ppo.commands import train
     from parallel_ppo.records.metrics import JsonlLog
-    from parallel_ppo.training.coordinator import Coordinator
+    from parallel_ppo.training import loop
     from parallel_ppo.training.saving import Keeper
     from parallel_ppo.training.state import TrainingState
     from parallel_ppo.workers.worker import Worker
 
     parts = ((TrainingState, "snapshot"), (Worker, "publish"), (Worker, "check_outputs"), (JsonlLog, "write"))
-    watch = Stopwatch(*parts, (Keeper, "save"), (Coordinator, "iterate"))
+    watch = Stopwatch(*parts, (Keeper, "save"), (loop, "iterate"))
     arguments = ["--env", "coinrun", "--policy", "impala", "--num-envs", "32", "--n-steps", "128",
     "--batch-size", "1024", "--n-epochs", "1",
                  "--num-threads", "1", "--total-timesteps", str(iterations * 32 * 128),
                  "--quiet"]  # fmt: skip
     assert train.train_sequential([*arguments, "--output-dir", str(folder / "one")]) == 0
     seconds = watch.seconds
-    iteration, one_save = seconds.pop("Coordinator.iterate") / iterations, seconds.pop("Keeper.save") / 2
+    iteration, one_save = seconds.pop("parallel_ppo.training.loop.iterate") / iterations, seconds.pop("Keeper.save") / 2
     each = {name: value / iterations for name, value in seconds.items()}
     saving = one_save / 300  # one checkpoint every 300 s, the default
     return {

@@ -146,7 +146,7 @@ def _run(
         if audience is not None:
             audience.planned(plan.directory.root)
             display, callbacks = audience.display, audience.callbacks
-        return session.run(
+        return session.train(
             plan, display, fork_server, signals, verbose=arguments.verbose, callbacks=callbacks
         )
     finally:

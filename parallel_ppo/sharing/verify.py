@@ -94,7 +94,7 @@ def train_again(settings: Settings, root: Path, signals: Signals) -> list[str]:
     plan = make_plan(settings, kind=kind, output=root)
     fork_server = None if plan.inline else ForkServer(plan.settings, plan.spec)
     try:
-        code = session.run(plan, make_display(quiet=True), fork_server, signals)
+        code = session.train(plan, make_display(quiet=True), fork_server, signals)
     finally:
         if fork_server is not None:
             fork_server.close()

@@ -1,99 +1,43 @@
-"""Turns iterations into files: metrics, episodes, TensorBoard, checkpoints; and keeps the display
-informed.
-"""
+"""Where the loop reports: metrics, episodes, TensorBoard, checkpoints and the display."""
 
 import json
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
 from parallel_ppo.algorithms.minibatches import plain_sum
-from parallel_ppo.cluster.protocol import Cluster, NodeReport
-from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.cluster.protocol import NodeReport
 from parallel_ppo.exits import StorageError
-from parallel_ppo.features.episodes import RECENT, Episode
+from parallel_ppo.features.episodes import RECENT
 from parallel_ppo.memory.snapshots import Snapshot
 from parallel_ppo.policies.parameters import sha256, views
-from parallel_ppo.policies.policy import Policy
-from parallel_ppo.records.display import Display
 from parallel_ppo.records.metrics import JsonlLog, Record, ResourceMeter, TensorBoardLog
 from parallel_ppo.records.shares import idle_shares, phase_shares
 from parallel_ppo.records.timeline import Timeline, process_started, seconds_alone
 from parallel_ppo.records.trace import Trace
 from parallel_ppo.records.trackers import Trackers
 from parallel_ppo.settings.learning import learning_settings
-from parallel_ppo.settings.schema import Settings
 from parallel_ppo.storage.files import write_atomically
-from parallel_ppo.storage.run_directory import RunDirectory
 from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training.bottleneck import Tally
 from parallel_ppo.training.checkpoint import POLICY
+from parallel_ppo.training.run import Iteration, Run
 from parallel_ppo.training.saving import Keeper
-from parallel_ppo.training.state import TrainingState
-from parallel_ppo.workers.pool import Pool
-from parallel_ppo.workers.span import Span
 
 MAX_LOG_FAILURES = 100  # iterations in a row whose records could only be kept in memory
 
 
-class Iteration(NamedTuple):
-    """What one iteration gave, when its phases ended on the monotonic clock, and what the workers did in
-    it.
-    """
-
-    episodes: list[Episode]
-    columns: dict[str, float]
-    evaluation: dict[str, float]  # empty where none was due
-    began: float
-    collected: float
-    learned: float
-    spans: list[Span]
-    nodes: list[NodeReport]
-
-
-class Records(Protocol):
-    """What the loop tells of itself; the first node's `Recorder`, and a `Follower` on the others."""
-
-    meter: ResourceMeter
-    timeline: Timeline  # the one of the run: whoever works enters its phases
-    checkpoint_seconds: float
-    startup_seconds: float | None
-
-    def show(self, name: str) -> None: ...
-
-    def phase(self, name: str) -> None: ...
-
-    def record(self, state: TrainingState, pool: Pool, finished: Iteration) -> None: ...
-
-    def save_if_due(self, snapshot: Snapshot) -> None: ...
-
-    def save(self, snapshot: Snapshot) -> bool: ...
-
-    def save_final(self, snapshot: Snapshot, name: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
 class Recorder:
-    def __init__(
-        self,
-        settings: Settings,
-        spec: EnvSpec,
-        policy: Policy,
-        cluster: Cluster,
-        directory: RunDirectory,
-        display: Display,
-        last_iteration: int,
-        trace: Trace,
-        callbacks: Callable[[Record], None],
-    ) -> None:
-        self.settings, self.spec, self.policy = settings, spec, policy
-        self.directory, self.display, self.cluster = directory, display, cluster
+    def __init__(self, run: Run, trace: Trace, callbacks: Callable[[Record], None]) -> None:
+        self.run, self.settings, self.spec, self.policy = run, run.settings, run.plan.spec, run.policy
+        self.directory, self.display, self.cluster = run.plan.directory, run.display, run.cluster
         self.trace, self.timeline, self.tally = trace, Timeline(), Tally()
         self.callbacks = callbacks
+        settings, directory, display = run.settings, self.directory, run.display
+        last_iteration = run.state.counters.iteration
         self.metrics = JsonlLog(directory.root / "metrics.jsonl", last_iteration)
         self.episodes = JsonlLog(directory.root / "episodes.jsonl", last_iteration)
         self.log_failures = 0
@@ -125,8 +69,9 @@ class Recorder:
 
     # --- metrics --------------------------------------------------------------------------------------------
 
-    def record(self, state: TrainingState, pool: Pool, finished: Iteration) -> None:
+    def record(self, finished: Iteration) -> None:
         self.phase("record")
+        state, pool = self.run.state, self.run.pool
         counters, steps = state.counters, self.settings.shape.steps_per_iteration
         if self.first_steps is None:
             self.first_steps, self.started = counters.env_steps - steps, finished.began
@@ -298,6 +243,48 @@ class Recorder:
         self.trackers.close()
         if self.tensorboard is not None:
             self.tensorboard.close()
+
+
+class Follower:
+    """On the nodes that do not lead: one line per iteration in their own log. The files of the run are the
+    first node's.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self.run, self.cluster, self.display, self.timeline = run, run.cluster, run.display, Timeline()
+        self.meter, self.checkpoint_seconds = ResourceMeter(), 0.0
+        self.startup_seconds: float | None = None
+
+    def show(self, name: str) -> None:
+        self.display.phase(name)
+
+    def phase(self, name: str) -> None:
+        self.show(name)
+
+    def record(self, finished: Iteration) -> None:
+        self.timeline.take()
+        counters = self.run.state.counters
+        own = finished.nodes[self.cluster.node.rank]
+        self.display.note(
+            f"iteration {counters.iteration}  step {counters.env_steps:,}  collect"
+            f" {own.t_rollout:.2f} s  update {own.t_learn:.2f} s  waited {own.t_wait:.2f} s  transfer"
+            f" {own.t_transfer:.2f} s"
+        )
+
+    def save_if_due(self, snapshot: Snapshot) -> None:
+        if self.cluster.decide(None):
+            self.save(snapshot)
+
+    def save(self, snapshot: Snapshot) -> bool:
+        self.phase("checkpoint")
+        self.cluster.gather_environments(snapshot.environments)
+        return True
+
+    def save_final(self, snapshot: Snapshot, name: str) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
 
 
 def is_best_yet(returns: np.ndarray, best: float | None) -> tuple[bool, float | None]:

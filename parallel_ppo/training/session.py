@@ -1,4 +1,4 @@
-"""One session of a run: check, build, train, and leave everything in order however it ends."""
+"""One session of a run: check, build, train, and end in good order."""
 
 import contextlib
 import json
@@ -17,13 +17,15 @@ from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.exits import (
     ExitCode,
     InputError,
+    Interrupted,
+    RunError,
     StorageError,
 )
 from parallel_ppo.machine.placement import descriptor_need_error, memory_need_error
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.memory.shared import file_bytes, saved_bytes, settle, touched_bytes
 from parallel_ppo.policies.actor import check_network
-from parallel_ppo.policies.parameters import LARGE, bind, initialise, num_flat, sha256, views
+from parallel_ppo.policies.parameters import LARGE, initialise, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.printable import count
 from parallel_ppo.records.display import Clock, Display, duration_text, make_log
@@ -35,15 +37,13 @@ from parallel_ppo.settings.schema import SCHEDULE_ENDS, Settings
 from parallel_ppo.settings.yaml_files import to_yaml
 from parallel_ppo.storage import user_key
 from parallel_ppo.storage.files import open_to_append
-from parallel_ppo.training import checkpoint
+from parallel_ppo.training import checkpoint, ending, loop
 from parallel_ppo.training.arithmetic import arithmetic
-from parallel_ppo.training.budget import Budget, schedule_warnings
+from parallel_ppo.training.budget import schedule_warnings
 from parallel_ppo.training.callbacks import Callback, Callbacks, named_callbacks
-from parallel_ppo.training.coordinator import Coordinator
-from parallel_ppo.training.endings import train
-from parallel_ppo.training.follower import Follower
 from parallel_ppo.training.planning import Plan, check_addresses, share_host
-from parallel_ppo.training.recorder import Recorder, Records
+from parallel_ppo.training.recorder import Follower, Recorder
+from parallel_ppo.training.run import Run
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.fork_server import ForkServer
 from parallel_ppo.workers.memory import Memory, arrays_of
@@ -101,7 +101,7 @@ def what_can_shrink(settings: Settings) -> str:
     )
 
 
-def run(
+def train(
     plan: Plan,
     display: Display,
     fork_server: ForkServer | None,
@@ -110,19 +110,46 @@ def run(
     verbose: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> ExitCode:
-    """Trains. `fork_server` is already warming up (None: everything happens in this process)."""
+    """Trains. `fork_server` is already starting (None: everything happens in this process)."""
     torch.set_num_threads(1)
     with contextlib.ExitStack() as stack:
         cluster = join(plan.settings, plan.node, plan.machine, signals, display.note)
         stack.callback(cluster.close)
         plan, display = _take_place(plan, cluster, display)
         with cluster.announcing():
-            built = _build(plan, cluster, signals, display, fork_server, stack, verbose, callbacks)
-        return ExitCode.DONE if built is None else train(plan, *built, display)
+            callbacks = [*named_callbacks(plan.settings.logging.callbacks), *callbacks]
+            run, settled = _make_run(plan, cluster, signals, display)
+            stack.callback(plan.directory.close)
+            _load_state(run)
+            if cluster.decide(_already_done(run)) is not None:
+                display.note(_already_done_line(run))
+                return ExitCode.DONE
+            _start(run, settled, fork_server, stack, verbose, callbacks)
+        return _train(run)
+
+
+def _train(run: Run) -> ExitCode:
+    code, error = ExitCode.DONE, None
+    try:
+        with run.cluster.announcing():
+            reason = loop.train(run)
+        if run.budget.failure is not None:
+            raise run.budget.failure
+    except Interrupted as interruption:
+        code, reason = interruption.code, interruption.signal_name
+    except RunError as problem:
+        code, reason, error = ExitCode(problem.code), str(problem).splitlines()[0], problem
+    except Exception:  # a mistake of ours; the learned state is still good
+        run.pool.close()
+        if run.plan.node.size == 1:  # other nodes are elsewhere in the loop, and their environments with them
+            ending.save_end(run)
+        run.display.close()
+        raise
+    return ending.finish(run, code, reason, error)
 
 
 def _take_place(plan: Plan, cluster: Cluster, display: Display) -> tuple[Plan, Display]:
-    """Among the nodes: cores of its own, and a log of its own beside the files of the first."""
+    """Among the nodes: separate cores, and a separate log beside the files of the first."""
     name = str(plan.directory.root)
     root = Path(cluster.decide(name if len(name.encode()) < LONGEST_PATH else None) or name)
     plan = share_host(plan, *cluster.place_on_host())
@@ -132,64 +159,65 @@ def _take_place(plan: Plan, cluster: Cluster, display: Display) -> tuple[Plan, D
     return plan, make_log(root / "logs" / f"node-{plan.node.rank}.log", cluster.names[plan.node.rank])
 
 
-def _build(
-    plan: Plan,
-    cluster: Cluster,
-    signals: Signals,
-    display: Display,
+def _make_run(
+    plan: Plan, cluster: Cluster, signals: Signals, display: Display
+) -> tuple[Run, dict[str, bool]]:
+    """Memory and policy, as far as they fit; and which of the requests for the memory worked."""
+    settings = plan.settings
+    with torch.device("meta"):  # counts without allocating
+        check_resources(plan, num_flat(Policy(settings, plan.spec)))
+    run = Run(plan, cluster, signals, display)
+    check_network(settings, plan.spec, run.policy)
+    check_addresses(PROCESS_ADDRESSES)
+    hardware = settings.hardware
+    return run, settle(run.memory, lock=hardware.lock_memory, huge_pages=hardware.huge_pages)
+
+
+def _load_state(run: Run) -> None:
+    """From a checkpoint or from the seed, the same on all nodes."""
+    plan, state, display = run.plan, run.state, run.display
+    plan.directory.open()
+    if plan.node.leads:
+        user_key.prepare(display.note, display.warn)
+    if not (plan.resume and _resume(run)):
+        if len(state.parameters) > LARGE:
+            display.note(f"drawing {len(state.parameters):,} parameters and saving them takes a while")
+        initialise(run.policy, state.parameters, run.settings.training.seed)
+        state.begin()
+    _tell_trial(plan, state, display)
+    state.rewind(run.cluster.share_state(run.memory, state.snapshot()))
+    state.counters.bit_exact &= run.cluster.rounds_alike
+    run.snapshot, run.earlier_restarts = state.snapshot(), state.counters.worker_restarts
+    run.budget.start(state.counters)
+
+
+def _start(
+    run: Run,
+    settled: dict[str, bool],
     fork_server: ForkServer | None,
     stack: contextlib.ExitStack,
     verbose: bool,
     callbacks: Sequence[Callback],
-) -> tuple[Coordinator, Policy] | None:
-    """None: the run that is resumed has spent its budget already."""
-    settings = plan.settings
-    callbacks = [*named_callbacks(settings.logging.callbacks), *callbacks]
-    with torch.device("meta"):  # counts without allocating
-        check_resources(plan, num_flat(Policy(settings, plan.spec)))
-    policy = Policy(settings, plan.spec)
-    check_network(settings, plan.spec, policy)
-    memory = Memory(settings, plan.spec, num_flat(policy))
-    check_addresses(PROCESS_ADDRESSES)
-    settled = settle(memory, lock=settings.hardware.lock_memory, huge_pages=settings.hardware.huge_pages)
-    state = TrainingState(settings, memory)
-    bind(policy, state.parameters)
-    budget = Budget(settings.training)
-    stack.callback(plan.directory.close)
-    plan.directory.open()
-    if plan.node.leads:
-        user_key.prepare(display.note, display.warn)
-    if not (plan.resume and _resume(plan, state, policy, display)):
-        if len(state.parameters) > LARGE:
-            display.note(f"drawing {len(state.parameters):,} parameters and saving them takes a while")
-        initialise(policy, state.parameters, settings.training.seed)
-        state.begin()
-    _tell_trial(plan, state, display)
-    state.rewind(cluster.share_state(memory, state.snapshot()))
-    state.counters.bit_exact &= cluster.rounds_alike
-    budget.start(state.counters)
-    if cluster.decide(_already_done(plan, state, budget)) is not None:
-        display.note(_already_done_line(plan, state))
-        return None
-    for line in schedule_warnings(settings.training, state.counters):
+) -> None:
+    """Workers, records and the display."""
+    plan, display, budget = run.plan, run.display, run.budget
+    for line in schedule_warnings(run.settings.training, run.state.counters):
         display.warn(line)
-    plan.directory.write(plan.directory.root / "config.yaml", to_yaml(settings).encode())
-    pool = _start_pool(plan, memory, state, cluster, fork_server, display, signals)
-    stack.callback(pool.close)
-    _describe(plan, state, settled, cluster)
-    recorder: Records = Follower(cluster, display)
+    plan.directory.write(plan.directory.root / "config.yaml", to_yaml(run.settings).encode())
+    run.pool = _start_pool(run, fork_server)
+    stack.callback(run.pool.close)
+    _describe(run, settled)
     if plan.node.leads:
-        trace, first = _open_trace(plan, pool, display), state.counters.iteration
-        told = Callbacks(callbacks, plan.directory.root, budget)
-        recorder = _make_recorder(plan, policy, cluster, display, first, trace, told)
-    stack.callback(recorder.close)
-    display.watch(PhasesOf(settings, memory, cluster.slices, pool))
-    signals.started()
+        run.recorder = _make_recorder(run, Callbacks(callbacks, plan.directory.root, budget))
+    else:
+        run.recorder = Follower(run)
+    stack.callback(run.recorder.close)
+    display.watch(PhasesOf(run.settings, run.memory, run.cluster.slices, run.pool))
+    run.signals.started()
     display.start(
-        _header(plan, pool, verbose), lambda: Clock(budget.elapsed(), *budget.progress(state.counters))
+        _header(run, verbose), lambda: Clock(budget.elapsed(), *budget.progress(run.state.counters))
     )
     stack.callback(display.close)
-    return Coordinator(settings, state, pool, cluster, budget, recorder, signals), policy
 
 
 def _tell_trial(plan: Plan, state: TrainingState, display: Display) -> None:
@@ -205,24 +233,16 @@ def _tell_trial(plan: Plan, state: TrainingState, display: Display) -> None:
         )
 
 
-def _make_recorder(
-    plan: Plan,
-    policy: Policy,
-    cluster: Cluster,
-    display: Display,
-    last_iteration: int,
-    trace: Trace,
-    callbacks: Callbacks,
-) -> Recorder:
-    settings, spec, directory = plan.settings, plan.spec, plan.directory
+def _make_recorder(run: Run, callbacks: Callbacks) -> Recorder:
     try:
-        return Recorder(settings, spec, policy, cluster, directory, display, last_iteration, trace, callbacks)
+        return Recorder(run, _open_trace(run), callbacks)
     except OSError as error:
-        raise StorageError(f"{plan.directory.root}: the logs cannot be written ({error})") from None
+        raise StorageError(f"{run.plan.directory.root}: the logs cannot be written ({error})") from None
 
 
-def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) -> bool:
+def _resume(run: Run) -> bool:
     """False when the run was ended before its first checkpoint: it starts again, and nothing is lost."""
+    plan, state, policy, display = run.plan, run.state, run.policy, run.display
 
     def flat(weights: dict[str, np.ndarray]) -> torch.Tensor:
         vector = torch.zeros(state.memory.policy_end)
@@ -255,14 +275,16 @@ def _resume(plan: Plan, state: TrainingState, policy: Policy, display: Display) 
     return True
 
 
-def _already_done(plan: Plan, state: TrainingState, budget: Budget) -> str | None:
-    """Which budget a run has spent that is asked to go on; only where its end is written down."""
-    if not plan.resume or plan.directory.finished_steps() != state.counters.env_steps:
+def _already_done(run: Run) -> str | None:
+    """The budget that a resumed run has spent already, if its end is written down."""
+    plan, counters = run.plan, run.state.counters
+    if not plan.resume or plan.directory.finished_steps() != counters.env_steps:
         return None
-    return budget.spent(state.counters)
+    return run.budget.spent(counters)
 
 
-def _already_done_line(plan: Plan, state: TrainingState) -> str:
+def _already_done_line(run: Run) -> str:
+    plan, state = run.plan, run.state
     return (
         f"{plan.directory.root}: its budget is spent ({state.counters.env_steps:,} steps in "
         f"{duration_text(state.counters.wall_time)}); give a larger --total-timesteps or --duration to go on"
@@ -282,16 +304,9 @@ def _note_event(plan: Plan) -> Callable[[dict[str, Any]], None]:
     return note
 
 
-def _start_pool(
-    plan: Plan,
-    memory: Memory,
-    state: TrainingState,
-    cluster: Cluster,
-    fork_server: ForkServer | None,
-    display: Display,
-    signals: Signals,
-) -> Pool:
-    first = state.counters.iteration
+def _start_pool(run: Run, fork_server: ForkServer | None) -> Pool:
+    plan, memory, cluster, display, signals = run.plan, run.memory, run.cluster, run.display, run.signals
+    first = run.state.counters.iteration
     if fork_server is None:
         threads = plan.settings.hardware.num_threads
         assert isinstance(threads, int)
@@ -304,7 +319,8 @@ def _start_pool(
     return ProcessPool(plan.settings, memory, fork_server, cpus, slices, first, display.warn, signals, note)
 
 
-def _open_trace(plan: Plan, pool: Pool, display: Display) -> Trace:
+def _open_trace(run: Run) -> Trace:
+    plan, pool, display = run.plan, run.pool, run.display
     if plan.trace is None:
         return NoTrace()
     began, now = process_started(), time.monotonic()
@@ -317,7 +333,8 @@ def _open_trace(plan: Plan, pool: Pool, display: Display) -> Trace:
     return trace
 
 
-def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool], cluster: Cluster) -> None:
+def _describe(run: Run, settled: dict[str, bool]) -> None:
+    plan, state, cluster = run.plan, run.state, run.cluster
     session = {
         "first_iteration": state.counters.iteration,
         "env_steps": state.counters.env_steps,
@@ -331,7 +348,8 @@ def _describe(plan: Plan, state: TrainingState, settled: dict[str, bool], cluste
                             machine=plan.machine.as_dict(), placement=plan.placement.as_dict())  # fmt: skip
 
 
-def _header(plan: Plan, pool: Pool, verbose: bool) -> list[str]:
+def _header(run: Run, verbose: bool) -> list[str]:
+    plan, pool = run.plan, run.pool
     """One line; with `verbose` also how the work is divided and why."""
     settings, shape = plan.settings, plan.settings.shape
     who = count(pool.num_workers, "worker")
