@@ -143,7 +143,10 @@ def measure_cost(folder: Path, *, iterations: int = 2) -> Report:
                  "--quiet"]  # fmt: skip
     assert train.train_sequential([*arguments, "--output-dir", str(folder / "one")]) == 0
     seconds = watch.seconds
-    iteration, one_save = seconds.pop("parallel_ppo.training.loop.iterate") / iterations, seconds.pop("Keeper.save") / 2
+    iteration, one_save = (
+        seconds.pop("parallel_ppo.training.loop.iterate") / iterations,
+        seconds.pop("Keeper.save") / 2,
+    )
     each = {name: value / iterations for name, value in seconds.items()}
     saving = one_save / 300  # one checkpoint every 300 s, the default
     return {
