@@ -79,17 +79,26 @@ def main() -> int:
         contenders = {name: find(name, tuple(arguments.set), stack) for name in names}
         default = next_free(f"{ROOT}/benchmarks/results/throughput-{{}}")
         directory = new_directory(arguments.output_dir or default)
+        facts = _facts(machine, works, contenders, arguments)
         rows: list[Row] = []
-        unavailable: dict[str, str] = {}
+        problem = ""
         try:
             for name, work in works.items():
-                rows += _measure(name, work, contenders, unavailable, arguments, machine)
+                try:
+                    measured = _measure(name, work, contenders, facts["unavailable"], arguments, machine)
+                except Unavailable as error:
+                    problem = f"{name}: this checkout cannot be measured: {error}"
+                    print(f"warning: {problem}", file=sys.stderr, flush=True)
+                    continue
+                rows += measured
+                paths = write(directory, facts, rows)  # after each work: an interruption loses one
         finally:
             if not rows:
                 with contextlib.suppress(OSError):
                     directory.rmdir()
-        facts = _facts(machine, works, contenders, arguments) | {"unavailable": unavailable}
-    for path in write(directory, facts, rows):
+        if not rows:
+            raise InputError(problem)
+    for path in paths:
         print(f"wrote {path}")
     for line in conclusions(rows):
         print(line)
@@ -128,7 +137,7 @@ def _measure(
                 )
             except Unavailable as problem:
                 if name == "ours":
-                    raise InputError(f"this checkout cannot be measured: {problem}") from None
+                    raise
                 unavailable[name] = str(problem)
                 print(f"  {name}: left out, {problem}", flush=True)
                 continue
@@ -157,6 +166,7 @@ def _facts(
     return {
         "works": {name: work._asdict() | {"description": work.description} for name, work in works.items()},
         "settings": arguments.set,
+        "unavailable": {},
         "warmup": arguments.warmup,
         "machine": {
             "cpu_model": machine.cpu_model,
@@ -239,10 +249,10 @@ def draw(path: Path, facts: dict[str, Any], rows: list[Row]) -> None:
     """One panel for each work: bars to the medians, the fastest on top, with the range of the rounds."""
     from matplotlib.figure import Figure
 
-    works = list(facts["works"])
-    found: dict[str, dict[str, list[float]]] = {work: {} for work in works}
+    found: dict[str, dict[str, list[float]]] = {}
     for row in rows:
-        found[row["work"]].setdefault(row["contender"], []).append(row["steps_per_second"])
+        found.setdefault(row["work"], {}).setdefault(row["contender"], []).append(row["steps_per_second"])
+    works = list(found)
     heights = [1 + 0.4 * len(found[work]) for work in works]
     figure = Figure(figsize=(9, sum(heights) + 0.6), layout="constrained")
     panels = figure.subplots(len(works), 1, squeeze=False, height_ratios=heights)[:, 0]

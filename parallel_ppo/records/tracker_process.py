@@ -1,24 +1,20 @@
-"""The process behind one tracker: reads metrics.jsonl as it grows and hands every iteration on, once.
+"""The process of one tracker: reads metrics.jsonl as it grows and sends every iteration once.
 
-The run's id there and what is known to have arrived are kept in `logs/tracker-<name>.json`. A record is
-known by its environment steps, which also are its step in the tracker, as in TensorBoard. What a killed
-process had begun is found out by asking the tracker, or done again (see `tracker_services.py`): the file
-is the truth, so nothing can be lost.
+The run's id in the tracker and the environment steps of the last record that was sent are kept in
+`logs/tracker-<name>.json`. Where the tracker itself knows the last step, its answer counts.
 """
 
-import contextlib
 import fcntl
 import json
 import os
 import re
 import secrets
 import select
-import socket
 import sys
 import threading
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import yaml
 
@@ -34,115 +30,90 @@ MAX_BATCH = 500
 MAX_STATE = 1 << 16
 
 
-class Tail:
-    """The whole records of a file that grows, as they come."""
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.offset = path, 0
-
-    def read(self, after: int) -> list[Record]:
-        """At most MAX_BATCH that lie beyond `after` steps."""
-        found: list[Record] = []
-        for line in read_lines(self.path, start=self.offset):
-            if len(found) == MAX_BATCH or not line.is_whole:
-                break
-            self.offset = line.end
-            steps = (line.record or {}).get("steps_global")
-            if line.record is not None and type(steps) is int and steps > after:
-                found.append(line.record)
-                after = steps
-        return found
-
-
-class State:
-    """What must survive this process."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            saved = json.loads(read_regular(path, MAX_STATE))
-            self.run_id, self.sent = str(saved["run_id"]), int(saved["sent"])
-            self.segment = None if saved["segment"] is None else str(saved["segment"])
-        except (Damaged, ValueError, KeyError, TypeError, RecursionError):
-            self.run_id, self.sent, self.segment = secrets.token_hex(8), 0, None
-
-    def write(self) -> None:
-        content = {"run_id": self.run_id, "sent": self.sent, "segment": self.segment}
-        write_atomically(self.path, json.dumps(content).encode())
-
-
 class Following:
-    def __init__(self, name: str, root: Path, channel: socket.socket) -> None:
-        self.name, self.root, self.channel = name, root, channel
-        self.state = State(root / "logs" / f"tracker-{name}.json")
-        self.tail = Tail(root / "metrics.jsonl")
+    """Of a run directory, which is untrusted input: sizes are limited and damaged records skipped."""
+
+    def __init__(self, name: str, root: Path, run: BinaryIO) -> None:
+        self.name, self.root, self.run = name, root, run
+        self.state = root / "logs" / f"tracker-{name}.json"
+        self.run_id, self.sent = self._load()
+        self.offset = 0
         self.tracker: Tracker | None = None
-        self.sent = 0  # steps of the last record handed on
         self.has_warned = False
 
-    def run(self) -> bool:
-        """Until the run is over and everything was sent; False when the rest could not be."""
+    def follow(self) -> bool:
+        """Until the run is over and everything was sent; False where the rest could not be sent."""
+        is_over = False
         while True:
-            over = is_over(self.channel)  # first: what is written before the end is then read after it
             try:
-                more = self.hand_on()
-                if over and not more:
-                    self.close()
-                    return True
+                if not self.send_new():
+                    if is_over:
+                        self.close()
+                        return True
+                    is_over = self.is_over(wait=POLL)  # one more look: records may have come before the end
             except Exception as error:  # any package may raise anything
-                self.fail(error)
-                if over:
+                self.warn(error)
+                if is_over:
                     return False
-                self.wait(RETRY)
-                continue
-            if not more:
-                self.wait(POLL)
+                is_over = self.is_over(wait=RETRY)
 
-    def hand_on(self) -> bool:
+    def is_over(self, wait: float) -> bool:
+        """The coordinator has written or closed the pipe, or died."""
+        return bool(select.select([self.run], [], [], wait)[0])
+
+    def send_new(self) -> bool:
         """Whether there was something to send."""
         if self.tracker is None:
-            self.state.write()  # the id, before anyone else knows it
-            self.tracker = SERVICES[self.name](self.state, self.root, described(self.root))
-            self.sent, self.tail.offset = max(self.state.sent, self.tracker.last), 0
-        records = self.tail.read(self.sent)
+            self._save()  # the id, before the tracker knows it
+            self.tracker = SERVICES[self.name](self.run_id, self.root, described(self.root))
+            self.sent, self.offset = max(self.sent, self.tracker.last), 0
+        records = self._read()
         if records:
             self.tracker.send(records)
             self.sent = records[-1]["steps_global"]
+            self._save()
         return bool(records)
 
     def close(self) -> None:
         assert self.tracker is not None
         self.tracker.close(is_finished(self.root, self.sent))
-        self.state.sent, self.state.segment = self.sent, None
-        self.state.write()
 
-    def fail(self, error: Exception) -> None:
-        """One line for the user, the first time; all of them in the log."""
+    def warn(self, error: Exception) -> None:
+        """One line for the user, the first time; all of them in the log. Opens the tracker anew."""
         self.tracker = None
-        text = without_secrets(" ".join(f"{type(error).__name__}: {error}".split()))[:300]
-        print(text, flush=True)
+        text = printable(without_secrets(" ".join(f"{type(error).__name__}: {error}".split()))[:300])
+        print(text, file=sys.stderr, flush=True)
         if not self.has_warned:
             self.has_warned = True
-            line = f"{text}; the run goes on, and what is missing is sent later or with --resume\n"
-            with contextlib.suppress(OSError):
-                self.channel.send(printable(line).encode())
+            print(f"{text}; the run goes on, and the rest is sent later or with --resume", flush=True)
 
-    def wait(self, seconds: float) -> None:
-        select.select([self.channel], [], [], seconds)
+    def _read(self) -> list[Record]:
+        """At most MAX_BATCH whole records beyond what was sent."""
+        found: list[Record] = []
+        sent = self.sent
+        for line in read_lines(self.root / "metrics.jsonl", start=self.offset):
+            if len(found) == MAX_BATCH or not line.is_whole:
+                break
+            self.offset = line.end
+            steps = (line.record or {}).get("steps_global")
+            if line.record is not None and type(steps) is int and steps > sent:
+                found.append(line.record)
+                sent = steps
+        return found
 
-
-def is_over(channel: socket.socket) -> bool:
-    """Has the coordinator closed the socket, or died?"""
-    with contextlib.suppress(BlockingIOError):
+    def _load(self) -> tuple[str, int]:
         try:
-            return channel.recv(1) == b""
-        except ConnectionError:
-            return True
-    return False
+            saved = json.loads(read_regular(self.state, MAX_STATE))
+            return str(saved["run_id"]), int(saved["sent"])
+        except (Damaged, ValueError, KeyError, TypeError, RecursionError):
+            return secrets.token_hex(8), 0
+
+    def _save(self) -> None:
+        write_atomically(self.state, json.dumps({"run_id": self.run_id, "sent": self.sent}).encode())
 
 
 def described(root: Path) -> dict[str, Any]:
-    """Settings by dotted key, and what made the run."""
+    """Settings by dotted key, and the version that made the run."""
     settings = yaml.safe_load(read_regular(root / "config.yaml", 1 << 20)) or {}
     run = json.loads(read_regular(root / "run.json", 1 << 24))
     values = {
@@ -152,7 +123,7 @@ def described(root: Path) -> dict[str, Any]:
 
 
 def is_finished(root: Path, steps: int) -> bool:
-    """By its own word: a killed run has no summary, or that of an earlier session."""
+    """By its own summary: a killed run has none, or that of an earlier session."""
     try:
         summary = json.loads(read_regular(root / "summary.json", 1 << 20))
         return bool(summary["exit_code"] == 0 and summary["env_steps"] == steps)
@@ -167,24 +138,20 @@ def without_secrets(text: str) -> str:
 
 
 def main() -> None:
-    name, root, descriptor = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
-    channel = socket.socket(fileno=descriptor)
-    channel.setblocking(False)
-    with contextlib.suppress(OSError):
-        os.nice(19)  # the cores belong to the workers
-    threading.Thread(target=_give_up_in_time, args=(channel,), daemon=True).start()
+    name, root = sys.argv[1], Path(sys.argv[2])
+    run, warnings = sys.stdin.buffer, os.dup(1)
+    os.dup2(2, 1)  # packages print to standard output; it belongs to warnings
+    sys.stdout = open(warnings, "w", encoding="utf-8")  # noqa: SIM115  (never closed)
+    os.nice(19)  # the cores belong to the workers
+    threading.Thread(target=_give_up_in_time, args=(run,), daemon=True).start()
     lock = os.open(root / "logs" / f".tracker-{name}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-    fcntl.flock(lock, fcntl.LOCK_EX)  # the one of a killed session may still be sending
-    done = Following(name, root, channel).run()
-    sys.stdout.flush()
-    sys.stderr.flush()
+    fcntl.flock(lock, fcntl.LOCK_EX)  # the process of a killed session may still be sending
+    done = Following(name, root, run).follow()
     os._exit(0 if done else 1)  # threads of the packages may hang
 
 
-def _give_up_in_time(channel: socket.socket) -> None:
+def _give_up_in_time(run: BinaryIO) -> None:
     """A tracker that cannot be reached must not outlive its run for long."""
-    poll = select.poll()
-    poll.register(channel, select.POLLRDHUP)
-    poll.poll()
+    select.select([run], [], [])
     time.sleep(LAST_CHANCE)
     os._exit(1)

@@ -1,14 +1,12 @@
-"""Trackers that people watch (W&B, MLflow, Trackio) follow metrics.jsonl in a process each.
+"""W&B, MLflow and Trackio follow metrics.jsonl in a process each (`tracker_process.py`).
 
-A run never waits for them, and nothing they do can end or change it: what they report is a warning. The
-process is `tracker_process.py`; this is the coordinator's side, without any of their packages.
+A run never waits for them while it trains, and nothing they do can end or change it: their errors become
+warnings. This is the coordinator's side, without any of their packages.
 """
 
 import contextlib
 import importlib.util
 import os
-import select
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -32,80 +30,68 @@ def check_installed(names: Sequence[str]) -> None:
 
 
 class Trackers:
-    """The processes, one for each name. The socket's end tells them that the run is over, however it
-    ended.
+    """The processes, one for each name. Input, or its end, tells them that the run is over, however it
+    ended; each line of output is a warning for the user.
     """
 
     def __init__(self, names: Sequence[str], root: Path, warn: Callable[[str], None]) -> None:
         self.root, self.warn = root, warn
-        self.running: dict[str, tuple[subprocess.Popen[bytes], socket.socket]] = {}
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
         for name in dict.fromkeys(names):
             try:
                 self.running[name] = self._start(name)
             except OSError as error:
                 warn(f"tracker {name}: cannot be started ({error}); the run goes on without it")
 
-    def _start(self, name: str) -> tuple[subprocess.Popen[bytes], socket.socket]:
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
+    def _start(self, name: str) -> subprocess.Popen[bytes]:
         # As for the fork server, not `-m`: that would search the current directory first.
         path = [str(Path(__file__).resolve().parents[2]), *sys.path]
-        with theirs, open(open_to_append(log_file(self.root, name)), "wb") as log:
+        with open(open_to_append(log_file(self.root, name)), "wb") as log:
             process = subprocess.Popen(
-                [sys.executable, "-c", PROGRAM.format(path=path), name, str(self.root), str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
+                [sys.executable, "-c", PROGRAM.format(path=path), name, str(self.root)],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, bufsize=0,
                 start_new_session=True,  # Ctrl-C is for the coordinator
                 env=os.environ | {OUTLIVES: "1"},
-            )
-        return process, ours
+            )  # fmt: skip
+        assert process.stdout is not None
+        os.set_blocking(process.stdout.fileno(), False)
+        return process
 
     def report(self) -> None:
-        """Passes on what the processes say. A lost one is said once."""
-        for name, (process, channel) in list(self.running.items()):
-            text = _received(channel)
-            for line in text.splitlines():
-                self.warn(f"tracker {name}: {line}")
+        """Passes on their warnings; one that ended is reported once."""
+        for name, process in list(self.running.items()):
+            has_warned = self._pass_on(name, process)
             if process.poll() is not None:
-                if not text:
+                if not has_warned:
                     self.warn(
                         f"tracker {name}: ended ({process.returncode}); the run goes on, and --resume starts"
-                        f" it again ({log_file(self.root, name)} says more)"
+                        f" it again; see {log_file(self.root, name)}"
                     )
-                channel.close()
                 del self.running[name]
 
     def close(self) -> None:
-        """The rest is sent now, or goes on being sent when the run has ended. May be called twice."""
-        for _, channel in self.running.values():
+        """The rest is sent now, or in the next minutes. May be called twice."""
+        for process in self.running.values():
+            assert process.stdin is not None
             with contextlib.suppress(OSError):
-                channel.shutdown(socket.SHUT_WR)
-        for name, (process, channel) in self.running.items():
-            with channel:
-                try:
-                    process.wait(PATIENCE)
-                    text = _received(channel)
-                except subprocess.TimeoutExpired:
-                    text = (
-                        f"is still sending, for a few minutes more ({log_file(self.root, name)} says how it"
-                        " ends)"
-                    )
-            for line in text.splitlines():
-                self.warn(f"tracker {name}: {line}")
+                process.stdin.write(b"\n")
+                process.stdin.close()
+        for name, process in self.running.items():
+            try:
+                process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                log = log_file(self.root, name)
+                self.warn(f"tracker {name}: is still sending, for a few minutes more; see {log}")
+            self._pass_on(name, process)
         self.running = {}
+
+    def _pass_on(self, name: str, process: subprocess.Popen[bytes]) -> bool:
+        assert process.stdout is not None
+        text = (process.stdout.read() or b"").decode(errors="replace")
+        for line in text.splitlines():
+            self.warn(f"tracker {name}: {line}")
+        return bool(text)
 
 
 def log_file(root: Path, name: str) -> Path:
     return root / "logs" / f"tracker-{name}.log"
-
-
-def _received(channel: socket.socket) -> str:
-    parts = []
-    with contextlib.suppress(OSError):
-        while select.select([channel], [], [], 0)[0]:
-            parts.append(channel.recv(1 << 16))
-            if not parts[-1]:
-                break
-    return b"".join(parts).decode(errors="replace")

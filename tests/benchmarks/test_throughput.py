@@ -55,8 +55,25 @@ def test_contenders_take_turns_and_warm_up_is_left_out(capsys: pytest.CaptureFix
 def test_a_contender_that_fails_is_left_out_and_ours_ends_it(capsys: pytest.CaptureFixture[str]) -> None:
     rows, unavailable = measured(ours=MadeUp(1.0), rllib=MadeUp(1.0, problem="no wheel"))
     assert {row["contender"] for row in rows} == {"ours"} and unavailable == {"rllib": "no wheel"}
-    with pytest.raises(InputError, match="this checkout cannot be measured: no kernels"):
+    with pytest.raises(Unavailable, match="no kernels"):
         measured(ours=MadeUp(1.0, problem="no kernels"))
+
+
+def test_a_work_that_cannot_run_loses_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class OnlyCartPole(MadeUp):
+        def measure(self, work: Any, **more: Any) -> Measured:
+            self.problem = None if work.env == "CartPole-v1" else "no mujoco"
+            return super().measure(work, **more)
+
+    monkeypatch.setattr(throughput, "find", lambda name, settings, stack: OnlyCartPole(1.0))
+    command = ["throughput.py", "--work", "W3,W6", "--against", "sb3", "--output-dir", str(tmp_path / "out")]
+    monkeypatch.setattr(sys, "argv", command)
+    assert throughput.main() == 0
+    assert "warning: W6: this checkout cannot be measured: no mujoco" in capsys.readouterr().err
+    raw = json.loads((tmp_path / "out" / "throughput.json").read_text())
+    assert {run["work"] for run in raw["runs"]} == {"W3"}
 
 
 def row(contender: str, number: int, rate: float, sha256: str | None = None) -> throughput.Row:

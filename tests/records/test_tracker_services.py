@@ -153,27 +153,6 @@ def test_a_killed_and_resumed_run_is_one_run_with_every_iteration_once(
     assert len({run_id for run_id, _, _ in rows}) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.multiprocess
-def test_mlflow_killed_while_it_makes_its_tables_can_be_used_again(tmp_path: Path) -> None:
-    mlflow = pytest.importorskip("mlflow")
-    database = tmp_path / "mlflow.db"
-    program = f"from parallel_ppo.records.tracker_services import _make_database as m; m({str(database)!r})"
-    program = program.replace("m('", "m('sqlite:///")
-    first = subprocess.Popen([sys.executable, "-c", program], cwd=ROOT, start_new_session=True)
-    deadline = time.monotonic() + 60
-    while not any(path.stat().st_size for path in tmp_path.glob(".new-*")) and time.monotonic() < deadline:
-        time.sleep(0.001)
-    os.killpg(first.pid, signal.SIGKILL)
-    first.wait()
-    assert not database.exists()
-    subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=True)
-    with sqlite3.connect(database) as connection:
-        assert list(connection.execute("select name from experiments")) == [("Default",)]
-    client = mlflow.MlflowClient(f"sqlite:///{database}")
-    client.log_metric(client.create_run("0").info.run_id, "iteration", 1)
-
-
 def num_iterations(run: Path) -> int:
     try:
         return (run / "metrics.jsonl").read_bytes().count(b"\n")

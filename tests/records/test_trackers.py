@@ -1,7 +1,7 @@
 """Trackers follow a run from outside: every iteration once, whatever ends or fails."""
 
 import json
-import socket
+import os
 import threading
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ class Service:
     failures = 0
     tells = True
 
-    def __init__(self, state: Any, root: Path, description: dict[str, Any]) -> None:
+    def __init__(self, run_id: str, root: Path, description: dict[str, Any]) -> None:
         self.last = Service.kept[-1] if Service.kept and Service.tells else 0
         assert description["training.seed"] == 7
 
@@ -75,25 +75,21 @@ def write(run: Path, *iterations: int, torn: str = "") -> None:
     (run / "metrics.jsonl").write_text("".join(lines) + torn)
 
 
-def follow(run: Path) -> tuple[bool, str]:
+def follow(run: Path) -> bool:
     """Of a run that is over."""
-    ours, theirs = socket.socketpair()
-    ours.shutdown(socket.SHUT_WR)
-    theirs.setblocking(False)
-    ours.settimeout(1)
-    with ours, theirs:
-        done = Following("trackio", run, theirs).run()
-        theirs.shutdown(socket.SHUT_WR)
-        return done, ours.recv(4096).decode()
+    ours, theirs = os.pipe()
+    os.close(theirs)
+    with open(ours, "rb") as pipe:
+        return Following("trackio", run, pipe).follow()
 
 
 def test_a_resumed_run_sends_every_iteration_once(run: Path) -> None:
     write(run, 1, 2, 3, torn='{"iteration": 4, "steps')
-    assert follow(run) == (True, "")
+    assert follow(run)
     assert Service.kept == [64, 128, 192] and not Service.finished
     write(run, 1, 2, 3, 4, 5)  # killed, resumed from iteration 2, and trained on
     (run / "summary.json").write_text(json.dumps({"exit_code": 0, "env_steps": 320}))
-    assert follow(run)[0]
+    assert follow(run)
     assert Service.kept == [64, 128, 192, 256, 320] and Service.finished
 
 
@@ -108,31 +104,29 @@ def test_what_was_sent_is_remembered_even_where_the_tracker_cannot_tell(
     assert Service.kept == [64, 128, 192]
 
 
-def test_a_lost_network_loses_nothing_and_is_told_once(run: Path) -> None:
+def test_a_lost_network_loses_nothing_and_is_reported_once(
+    run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     write(run, 1, 2, 3, 4)
     Service.failures = 3
-    ours, theirs = socket.socketpair()
-    theirs.setblocking(False)
-    thread = threading.Thread(target=lambda: Following("trackio", run, theirs).run())
-    thread.start()
-    ours.settimeout(5)
-    told = ours.recv(4096).decode()
-    while Service.failures and thread.is_alive():
-        pass
-    ours.shutdown(socket.SHUT_WR)
-    thread.join(10)
-    theirs.close()
-    assert told.startswith("ConnectionError: gone; the run goes on") and told.count("\n") == 1
-    assert ours.recv(4096) == b""  # it was told once
-    ours.close()
+    ours, theirs = os.pipe()
+    with open(ours, "rb") as pipe:
+        thread = threading.Thread(target=lambda: Following("trackio", run, pipe).follow())
+        thread.start()
+        while Service.failures and thread.is_alive():
+            pass
+        os.close(theirs)
+        thread.join(10)
+    warned = capsys.readouterr().out
+    assert warned.startswith("ConnectionError: gone; the run goes on") and warned.count("\n") == 1
     assert Service.kept == [64, 128, 192, 256]
 
 
 def test_the_rest_waits_for_the_next_start_when_the_network_stays_away(run: Path) -> None:
     write(run, 1, 2, 3)
-    Service.failures = 1
-    assert not follow(run)[0]
-    assert follow(run)[0]
+    Service.failures = 2
+    assert not follow(run)
+    assert follow(run)
     assert Service.kept == [64, 128, 192]
 
 
@@ -141,7 +135,7 @@ def test_a_damaged_record_or_state_ends_nothing(run: Path) -> None:
         'nonsense\n[1]\n{"steps_global": "x"}\n{"steps_global": 64, "iteration": 1}\n'
     )
     (run / "logs" / "tracker-trackio.json").write_text('{"run_id": 3')
-    assert follow(run)[0]
+    assert follow(run)
     assert Service.kept == [64]
 
 
