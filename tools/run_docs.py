@@ -93,10 +93,10 @@ def make_clone(root: Path, clone: Path) -> None:
             shutil.copy(root / name, clone / name)
         else:
             (clone / name).unlink(missing_ok=True)
-    own = clone / "own"  # of docs/custom_environments.md: its environment, and its settings as printed
+    own = clone / "own"  # of docs/environments.md: its environment, and its settings as printed
     own.mkdir()
     shutil.copy(root / "examples" / "seek.py", own)
-    page = (root / "docs" / "custom_environments.md").read_text()
+    page = (root / "docs" / "environments.md").read_text()
     (own / "seek.yaml").write_text(re.findall(r"```yaml\n(.*?)```", page, re.S)[0])
 
 

@@ -32,7 +32,7 @@ from parallel_ppo.training.worker_count import useful_workers
 
 MANY_CORES, MANY_CORES_WORKERS = "config/ppo_many_cores.yaml", 64
 LIBRARY_ADDRESSES = 600_000_000  # what torch and the other libraries map
-# Ours as torch: docs/experiments.md
+# Ours as torch: docs/journal/2026-11-experiments.md
 TIMES_AS_FAST = {"impala": 3, "impoola": 3, "nature": 2, "small_image": 2.5, "mlp": 1.3}
 
 
