@@ -69,6 +69,7 @@ class Worker:
         }
 
     @functools.cached_property
+    @torch.inference_mode(False)  # so that it can be differentiated, wherever it is made
     def curiosity(self) -> CuriosityInWorker | None:
         """Made when it is needed: evaluations do not need it."""
         if not self.settings.curiosity.is_curious:

@@ -32,7 +32,6 @@ READ = "observation", "action", "episode_start", "target_features"  # what predi
 
 
 class CuriosityInWorker:
-    @torch.inference_mode(False)  # what is made here can be differentiated, wherever it is made
     def __init__(self, settings: Settings, spec: EnvSpec, memory: SharedMemory, predictors: Tensor) -> None:
         """`predictors` is their part of the flat vector of parameters."""
         self.settings, self.spec, self.memory = settings, spec, memory
