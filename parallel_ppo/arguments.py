@@ -55,8 +55,15 @@ class Parser(argparse.ArgumentParser):
             formatter_class=argparse.RawDescriptionHelpFormatter,
             allow_abbrev=False,
         )
+        self.groups: dict[str, argparse._ArgumentGroup] = {}
         if quiet:
-            self.add_argument("--quiet", action="store_true", help="say nothing but warnings and errors")
+            self.add_argument("--quiet", action="store_true", help="print only warnings and errors")
+
+    def group(self, name: str) -> "argparse._ArgumentGroup":
+        """The group of this name in --help; made at its first use."""
+        if name not in self.groups:
+            self.groups[name] = self.add_argument_group(name)
+        return self.groups[name]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """A mistyped flag is told before what is missing because of it."""

@@ -192,13 +192,13 @@ def train_cluster(argv: Sequence[str] | None = None) -> int:
             ),
         ),
     )
-    parser.add_argument(
+    parser.group("workers and nodes").add_argument(
         "--node-rank",
         type=whole_number,
         metavar="RANK",
         help="this node's number, from 0 (default: torchrun's RANK)",
     )
-    parser.add_argument(
+    parser.group("budget").add_argument(
         "--continue",
         dest="carry_on",
         action="store_true",
@@ -207,7 +207,7 @@ def train_cluster(argv: Sequence[str] | None = None) -> int:
             " restarts"
         ),
     )
-    parser.add_argument(
+    parser.group("workers and nodes").add_argument(
         "--allow-different-nodes",
         dest="cluster.allow_different_nodes",
         action="store_true",
@@ -241,13 +241,13 @@ def train_ppo_sequential(argv: Sequence[str] | None = None) -> int:
             ),
         ),
     )
-    parser.add_argument(
+    parser.group("output").add_argument(
         "--log-dir",
         type=Path,
         metavar="DIR",
         help="metrics, summary and TensorBoard (default: the next free runs/sequential-N)",
     )
-    parser.add_argument(
+    parser.group("output").add_argument(
         "--checkpoint-dir", type=Path, metavar="DIR", help="default: checkpoints in the run directory"
     )
     return execute(parser, "sequential", argv)

@@ -32,6 +32,7 @@ DEFAULT_CONFIG = {
     "cluster": "ppo_cpu_cluster.yaml",
 }
 DEFAULT_HOURS = 1.0
+DEFAULTS = Settings()
 
 Flags = dict[str, tuple[str, Callable[[str], Any], str]]  # flag -> key, converter, help
 COMMON_FLAGS: Flags = {
@@ -40,9 +41,9 @@ COMMON_FLAGS: Flags = {
     "--total-timesteps": ("training.total_timesteps", whole_number,
     "train for this many environment steps (1e6), rounded up to an iteration"),
     "--env": ("env.id", str,
-    "a Procgen game (coinrun, procgen-coinrun-v0, procgen:procgen-coinrun-v0) or a Gymnasium id"),
-    "--algorithm": ("training.algorithm", str, "ppo (the default), a2c, a3c, impala or appo"),
-    "--curiosity": ("curiosity.kind", str, "none (the default), rnd, icm or ngu"),
+    "a Procgen game such as coinrun, or a Gymnasium id"),
+    "--algorithm": ("training.algorithm", str, "ppo, a2c, a3c, impala or appo"),
+    "--curiosity": ("curiosity.kind", str, "none, rnd, icm or ngu"),
     "--num-envs": ("env.num_envs", whole_number, "environments in total"),
     "--num-levels": ("env.num_levels", whole_number, "Procgen: number of training levels, 0 for all"),
     "--start-level": ("env.start_level", whole_number, "Procgen: first level"),
@@ -52,8 +53,8 @@ COMMON_FLAGS: Flags = {
     "--batch-size": ("training.batch_size", whole_number, "samples of a minibatch"),
     "--learning-rate": ("training.learning_rate", number, "the optimizer's step size"),
     "--policy": ("training.policy", str,
-    "auto, impala, impoola, nature, small_image, mlp, or a network of your own as module:Class"),
-    "--seed": ("training.seed", whole_number, "decides, with the learning settings, what is learned"),
+    "impala, impoola, nature, small_image, mlp, or your own network as module:Class"),
+    "--seed": ("training.seed", whole_number, "random seed"),
 }  # fmt: skip
 PARALLEL_FLAGS: Flags = {
     "--num-workers": ("parallel.num_workers", number_or_auto,
@@ -68,7 +69,7 @@ CLUSTER_FLAGS: Flags = {
     "--master-addr": ("cluster.master_addr", str, "address of node 0, on the private network"),
     "--master-port": ("cluster.master_port", whole_number, "port of node 0"),
     "--interface": ("cluster.interface", str, "network interface (default: the one that leads to node 0)"),
-    "--timeout": ("cluster.timeout", number, "seconds without a word from a node before it counts as lost"),
+    "--timeout": ("cluster.timeout", number, "seconds without a message from a node before it counts as lost"),
     "--join-timeout": ("cluster.join_timeout", number, "seconds to wait for all nodes at the start"),
 }  # fmt: skip
 SEQUENTIAL_FLAGS: Flags = {
@@ -83,60 +84,73 @@ def config_file(text: str) -> Path:
     return shipped if path.parent == Path("config") and not path.exists() and shipped.is_file() else path
 
 
+# Groups of --help, in their order; a setting's flag is in the group of its section.
+GROUPS = ("budget", "environment", "algorithm", "workers and nodes", "output", "advanced")
+SECTION_GROUPS = {
+    "env": "environment",
+    "training": "algorithm",
+    "curiosity": "algorithm",
+    "parallel": "workers and nodes",
+    "hardware": "workers and nodes",
+    "cluster": "workers and nodes",
+}
+METAVARS: dict[Callable[[str], Any], str] = {
+    hours: "TIME",
+    whole_number: "N",
+    number: "X",
+    number_or_auto: "N|auto",
+    str: "NAME",
+}
+
+
 def build_parser(description: str, flags: Flags, examples: Sequence[str]) -> Parser:
-    parser = Parser(description=description, examples=examples)
-    add = parser.add_argument
-    add(
-        "--config",
-        type=config_file,
-        metavar="FILE",
-        help="YAML settings (default: the shipped ones for the environment)",
+    parser = Parser(
+        description=f"{description}\nA shipped configuration for the environment replaces the defaults below;"
+        " --print-config shows the result.",
+        examples=examples,
+        quiet=False,
     )
-    add(
-        "--output-dir",
-        type=Path,
-        metavar="DIR",
-        help="where to write the run (default: the next free runs/<kind>-N)",
-    )
-    add(
-        "--resume",
-        type=named_run,
-        metavar="RUN",
-        help="continue a run, bit for bit: its directory, or its name in runs/",
-    )
+    groups = {name: parser.group(name) for name in GROUPS}
     for flag, (key, converter, text) in flags.items():
-        metavar = flag[2:].split("-")[-1].upper()
-        add(
-            flag, dest=key, type=converter, default=argparse.SUPPRESS, metavar=metavar, help=f"{text} [{key}]"
+        section, _, name = key.partition(".")
+        group = "budget" if name in STOP_CONDITIONS else SECTION_GROUPS[section]
+        default = getattr(getattr(DEFAULTS, section), name)
+        groups[group].add_argument(
+            flag,
+            dest=key,
+            type=converter,
+            default=argparse.SUPPRESS,
+            metavar=METAVARS[converter],
+            help=text if default is None or "default" in text else f"{text} (default: {default})",
         )
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="any other setting, such as training.gamma=0.99 or env.kwargs.x=1",
-    )
-    add("--print-config", action="store_true", help="print the resolved settings as YAML and stop")
-    add(
-        "--trace",
-        type=Path,
-        nargs="?",
-        const=Path(),
-        metavar="FILE",
-        help="write every phase and wait for ui.perfetto.dev (default: trace-N.json in the run directory)",
-    )
-    add(
-        "--verbose",
-        action="store_true",
-        help="also say how the work is divided and why there are so many workers",
-    )
-    add("--trust-checkpoint", action="store_true", help="resume environment states that another user wrote")
-    add(
-        "--requeue",
-        action="store_true",
-        help="when preempted, ask SLURM to start this job again; then continue what --output-dir holds",
-    )
+    _add_other_flags(groups)
     return parser
+
+
+def _add_other_flags(groups: dict[str, Any]) -> None:
+    """Those that are no settings."""
+    budget, output = groups["budget"].add_argument, groups["output"].add_argument
+    advanced = groups["advanced"].add_argument
+    budget("--resume", type=named_run, metavar="RUN",
+        help="continue a run, bit for bit: its directory, or its name in runs/")  # fmt: skip
+    output("--output-dir", type=Path, metavar="DIR",
+        help="where to write the run (default: the next free runs/<kind>-N)")  # fmt: skip
+    output("--quiet", action="store_true", help="print only warnings and errors")
+    output("--verbose", action="store_true",
+        help="print also how the work is divided and why, KL, entropy and memory")  # fmt: skip
+    output("--trace", type=Path, nargs="?", const=Path(), metavar="FILE",
+        help="write every phase and wait for ui.perfetto.dev (default: trace-N.json in the run"
+        " directory)")  # fmt: skip
+    advanced("--config", type=config_file, metavar="FILE",
+        help="YAML settings (default: the shipped ones for the environment)")  # fmt: skip
+    advanced("--set", action="append", default=[], metavar="KEY=VALUE",
+        help="any other setting, such as training.gamma=0.99 or env.kwargs.x=1")  # fmt: skip
+    advanced("--print-config", action="store_true", help="print the resolved settings as YAML and stop")
+    advanced("--trust-checkpoint", action="store_true",
+        help="resume environment states that another user wrote")  # fmt: skip
+    advanced("--requeue", action="store_true",
+        help="when preempted, ask SLURM to start this job again; then continue what --output-dir"
+        " holds")  # fmt: skip
 
 
 def flag_values(arguments: argparse.Namespace) -> dict[str, Any]:

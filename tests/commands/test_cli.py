@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from parallel_ppo.commands.train import train_cluster, train_parallel, train_sequential
+from parallel_ppo.commands.training_flags import GROUPS
 from tests.conftest import command, train
 
 FAST = [
@@ -219,3 +220,12 @@ def test_help_has_an_example(script: str) -> None:
     outcome = command(script, "--help")
     assert outcome.code == 0
     assert f"examples:\n  python {script}" in outcome.out
+
+
+def test_help_is_grouped_and_names_defaults() -> None:
+    shown = command("train_timed.py", "--help", env={"COLUMNS": "120"}).out
+    groups = re.findall(r"^([a-z ]+):$", shown, re.MULTILINE)
+    assert groups == ["options", *GROUPS, "examples"]
+    environment = shown.partition("\nenvironment:\n")[2].partition("\n\n")[0]
+    assert "--num-envs N " in environment and "environments in total (default: 32)" in environment
+    assert "--duration TIME " in shown and "--num-threads N|auto" in shown
