@@ -9,29 +9,18 @@ from pathlib import Path
 import pytest
 
 from parallel_ppo.commands import train as train_command
-from parallel_ppo.settings.schema import Settings
+from parallel_ppo.records.metrics import METRICS
 from tests.conftest import ROOT, train
+from tools import document
 
 
-def keys_in(text: str) -> set[str]:
-    """Everything in backticks in the first column of a table."""
-    return {
-        key
-        for line in text.splitlines()
-        if line.startswith("| `")
-        for key in re.findall(r"`(\w+)`", line.split("|")[1])
-    }
-
-
-def test_every_setting_is_documented() -> None:
-    text = (ROOT / "docs" / "configuration.md").read_text()
-    for section, field in Settings.model_fields.items():
-        part = text.split(f"\n## {section}\n")[1].split("\n## ")[0]
-        assert keys_in(part) == set(field.annotation.model_fields), section
+def test_tables_of_settings_and_metrics_are_current() -> None:
+    for path, text in document.pages().items():
+        assert path.read_text() == text, f"{path.name}: run `python tools/document.py`"
 
 
 @pytest.mark.multiprocess
-def test_every_metric_is_documented(tmp_path) -> None:
+def test_every_column_of_a_run_is_in_the_table_of_metrics(tmp_path) -> None:
     arguments = [
         "--env",
         "CartPole-v1",
@@ -54,7 +43,7 @@ def test_every_metric_is_documented(tmp_path) -> None:
         script="train_timed.py",
     )
     text = (ROOT / "docs" / "metrics.md").read_text()
-    assert set(run.metrics[0]) <= keys_in(text)
+    assert set(run.metrics[0]) <= METRICS.keys()
     assert all(f"`{key}`" in text for key in run.summary)
 
 

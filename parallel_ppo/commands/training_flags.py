@@ -21,7 +21,7 @@ from parallel_ppo.cluster.engines import find_engine, settings_from_engine
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings import env_names
 from parallel_ppo.settings.layers import check_sections, load_settings
-from parallel_ppo.settings.schema import STOP_CONDITIONS, Settings
+from parallel_ppo.settings.schema import STOP_CONDITIONS, Settings, shown_default
 from parallel_ppo.settings.yaml_files import parse_value, read_yaml
 from parallel_ppo.training.origin import saved_settings
 
@@ -32,50 +32,39 @@ DEFAULT_CONFIG = {
     "cluster": "ppo_cpu_cluster.yaml",
 }
 DEFAULT_HOURS = 1.0
-DEFAULTS = Settings()
 
-Flags = dict[str, tuple[str, Callable[[str], Any], str]]  # flag -> key, converter, help
+Flags = dict[str, tuple[str, Callable[[str], Any]]]  # flag -> key and converter
 COMMON_FLAGS: Flags = {
-    "--duration": ("training.duration", hours,
-    "train for this long, resumed sessions included: hours, or 90s, 5m, 1.5h"),
-    "--total-timesteps": ("training.total_timesteps", whole_number,
-    "train for this many environment steps (1e6), rounded up to an iteration"),
-    "--env": ("env.id", str,
-    "a Procgen game such as coinrun, or a Gymnasium id"),
-    "--algorithm": ("training.algorithm", str, "ppo, a2c, a3c, impala or appo"),
-    "--curiosity": ("curiosity.kind", str, "none, rnd, icm or ngu"),
-    "--num-envs": ("env.num_envs", whole_number, "environments in total"),
-    "--num-levels": ("env.num_levels", whole_number, "Procgen: number of training levels, 0 for all"),
-    "--start-level": ("env.start_level", whole_number, "Procgen: first level"),
-    "--distribution-mode": ("env.distribution_mode", str, "Procgen: easy, hard, ..."),
-    "--n-steps": ("training.n_steps", whole_number, "steps of each environment per iteration"),
-    "--n-epochs": ("training.n_epochs", whole_number, "passes over the samples of an iteration"),
-    "--batch-size": ("training.batch_size", whole_number, "samples of a minibatch"),
-    "--learning-rate": ("training.learning_rate", number, "the optimizer's step size"),
-    "--policy": ("training.policy", str,
-    "impala, impoola, nature, small_image, mlp, or your own network as module:Class"),
-    "--seed": ("training.seed", whole_number, "random seed"),
-}  # fmt: skip
+    "--duration": ("training.duration", hours),
+    "--total-timesteps": ("training.total_timesteps", whole_number),
+    "--env": ("env.id", str),
+    "--algorithm": ("training.algorithm", str),
+    "--curiosity": ("curiosity.kind", str),
+    "--num-envs": ("env.num_envs", whole_number),
+    "--num-levels": ("env.num_levels", whole_number),
+    "--start-level": ("env.start_level", whole_number),
+    "--distribution-mode": ("env.distribution_mode", str),
+    "--n-steps": ("training.n_steps", whole_number),
+    "--n-epochs": ("training.n_epochs", whole_number),
+    "--batch-size": ("training.batch_size", whole_number),
+    "--learning-rate": ("training.learning_rate", number),
+    "--policy": ("training.policy", str),
+    "--seed": ("training.seed", whole_number),
+}
 PARALLEL_FLAGS: Flags = {
-    "--num-workers": ("parallel.num_workers", number_or_auto,
-    "worker processes; never changes what is learned"),
-    "--num-envs-per-worker": ("parallel.num_envs_per_worker", whole_number,
-    "with --num-workers: sets --num-envs to the product"),
-}  # fmt: skip
+    "--num-workers": ("parallel.num_workers", number_or_auto),
+    "--num-envs-per-worker": ("parallel.num_envs_per_worker", whole_number),
+}
 CLUSTER_FLAGS: Flags = {
-    "--num-workers": ("parallel.num_workers", number_or_auto,
-    "worker processes of each node; never changes what is learned"),
-    "--nnodes": ("cluster.nnodes", whole_number, "nodes in total"),
-    "--master-addr": ("cluster.master_addr", str, "address of node 0, on the private network"),
-    "--master-port": ("cluster.master_port", whole_number, "port of node 0"),
-    "--interface": ("cluster.interface", str, "network interface (default: the one that leads to node 0)"),
-    "--timeout": ("cluster.timeout", number, "seconds without a message from a node before it counts as lost"),
-    "--join-timeout": ("cluster.join_timeout", number, "seconds to wait for all nodes at the start"),
-}  # fmt: skip
-SEQUENTIAL_FLAGS: Flags = {
-    "--num-threads": ("hardware.num_threads", number_or_auto,
-    "torch threads; 1 learns the same bits as parallel"),
-}  # fmt: skip
+    "--num-workers": ("parallel.num_workers", number_or_auto),
+    "--nnodes": ("cluster.nnodes", whole_number),
+    "--master-addr": ("cluster.master_addr", str),
+    "--master-port": ("cluster.master_port", whole_number),
+    "--interface": ("cluster.interface", str),
+    "--timeout": ("cluster.timeout", number),
+    "--join-timeout": ("cluster.join_timeout", number),
+}
+SEQUENTIAL_FLAGS: Flags = {"--num-threads": ("hardware.num_threads", number_or_auto)}
 
 
 def config_file(text: str) -> Path:
@@ -111,20 +100,31 @@ def build_parser(description: str, flags: Flags, examples: Sequence[str]) -> Par
         quiet=False,
     )
     groups = {name: parser.group(name) for name in GROUPS}
-    for flag, (key, converter, text) in flags.items():
+    for flag, (key, converter) in flags.items():
         section, _, name = key.partition(".")
         group = "budget" if name in STOP_CONDITIONS else SECTION_GROUPS[section]
-        default = getattr(getattr(DEFAULTS, section), name)
         groups[group].add_argument(
             flag,
             dest=key,
             type=converter,
             default=argparse.SUPPRESS,
             metavar=METAVARS[converter],
-            help=text if default is None or "default" in text else f"{text} (default: {default})",
+            help=flag_help(key),
         )
     _add_other_flags(groups)
     return parser
+
+
+def flag_help(key: str) -> str:
+    """The first sentence of the description of a key, and its default."""
+    section, _, name = key.partition(".")
+    field = Settings.model_fields[section].annotation.model_fields[name]  # type: ignore[union-attr]
+    text = field.description.partition(". ")[0].rstrip(".")
+    if not text.partition(" ")[0].endswith(":"):
+        text = text[0].lower() + text[1:]
+    default = shown_default(field)
+    shown = text if default == "none" else f"{text} (default: {default})"
+    return shown.replace("`", "").replace("%", "%%")
 
 
 def _add_other_flags(groups: dict[str, Any]) -> None:

@@ -1,7 +1,6 @@
-"""What is measured and where it is written: JSONL (the source of truth), TensorBoard (the same names, in
-groups), resources.
+"""The table of metrics, and where they are written: JSONL (the source of truth) and TensorBoard.
 
-Every column is defined in docs/metrics.md.
+`python tools/document.py` writes the table into docs/metrics.md.
 """
 
 import contextlib
@@ -10,7 +9,7 @@ import json
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 
@@ -18,41 +17,158 @@ from parallel_ppo.storage.files import NEW_FILE, open_to_append, write_atomicall
 from parallel_ppo.storage.json_lines import Record, read_lines
 
 LARGEST = 1e300
-NOT_LEARNING = frozenset(
-    [
-        "fps",
-        "fps_mean",
-        "rollout_fps",
-        "t_iter",
-        "t_rollout",
-        "t_learn",
-        "t_sync",
-        "t_sync_wait",
-        "t_sync_transfer",
-        "slowest_node",
-        "nodes",
-        "t_coordinator",
-        "t_eval",
-        "wall_time",
-        "cpu_percent",
-        "cpu_wait_percent",
-        "cpu_steal_percent",
-        "rss_mb",
-        "num_workers",
-        "world_size",
-        "idle_share",
-        "idle_collect",
-        "idle_collect_worst",
-        "idle_update",
-        "idle_update_worst",
-        "idle_workers",
-        "share_collect",
-        "share_gradients",
-        "share_reduce",
-        "share_exchange",
-        "share_coordinator",
-    ]
-)
+
+
+class Metric(NamedTuple):
+    """A column of metrics.jsonl. Those of LEARNING_GROUPS are equal in equal runs."""
+
+    group: str  # in TensorBoard and in docs/metrics.md
+    unit: str
+    description: str
+
+
+LEARNING_GROUPS = ("learning", "episodes", "evaluation")
+METRICS = {
+    "iteration": Metric("learning", "", "Completed iterations, from 1."),
+    "steps_global": Metric("learning", "steps", "Environment steps so far, over all environments."),
+    "policy_sha256": Metric(
+        "learning", "", "Hash of the names, shapes and float32 bytes of all parameters after the iteration."
+    ),
+    "loss": Metric(
+        "learning",
+        "",
+        "policy_loss + value_coef x value_loss - entropy_coef x entropy (+ augmentation_coef x"
+        " augmentation_loss), mean over the minibatches.",
+    ),
+    "policy_loss": Metric("learning", "", "Policy loss, mean over the samples."),
+    "value_loss": Metric(
+        "learning",
+        "",
+        "Half the squared error of the value (clipped if `clip_value_loss`), mean over the samples.",
+    ),
+    "entropy": Metric("learning", "nats", "Entropy of the policy, mean over the samples."),
+    "approx_kl": Metric("learning", "nats", "Mean of (ratio - 1 - log ratio), an estimate of KL(old, new)."),
+    "clip_frac": Metric("learning", "", "Share of samples with a ratio outside 1 +- clip_range."),
+    "augmentation_loss": Metric(
+        "learning",
+        "",
+        "DrAC: KL between the policies on the original and the augmented image, plus half the squared"
+        " difference of the values, mean over the samples.",
+    ),
+    "levels_seen": Metric("learning", "levels", "Prioritized level replay: levels that have a score."),
+    "levels_effective": Metric(
+        "learning",
+        "levels",
+        "Prioritized level replay: exp(entropy) of the distribution that levels are drawn from.",
+    ),
+    "explained_variance": Metric(
+        "learning", "", "1 - Var(target - value) / Var(target), with the values of the collection."
+    ),
+    "grad_norm": Metric("learning", "", "Norm of the gradient before clipping, mean over the minibatches."),
+    "learning_rate": Metric("learning", "", "Learning rate of this iteration."),
+    "clip_range": Metric("learning", "", "Clip range of this iteration."),
+    "policy_lag": Metric(
+        "learning",
+        "updates",
+        "Updates between the parameters that collected a batch and those that learn from it.",
+    ),
+    "minibatches": Metric("learning", "", "Optimizer steps of this iteration."),
+    "kl_stopped": Metric("learning", "", "1 if `target_kl` ended the update early."),
+    "intrinsic_reward": Metric("learning", "", "Curiosity: mean intrinsic reward before scaling."),
+    "intrinsic_reward_scaled": Metric("learning", "", "Curiosity: mean intrinsic reward after scaling."),
+    "intrinsic_return": Metric(
+        "learning", "", "Curiosity: discounted sum of unscaled intrinsic rewards, mean over the environments."
+    ),
+    "predictor_loss": Metric(
+        "learning", "", "rnd, ngu: mean squared error of the predictor on the samples that train it."
+    ),
+    "inverse_loss": Metric(
+        "learning",
+        "",
+        "icm, ngu: error of the predicted action: cross-entropy in nats, or half the squared error of"
+        " continuous actions.",
+    ),
+    "forward_loss": Metric(
+        "learning", "", "icm: half the squared distance between predicted and actual features."
+    ),
+    "episodic_memory_size": Metric(
+        "learning", "", "ngu: embeddings in an episode's memory, mean over the environments."
+    ),
+    "predictor_grad_norm": Metric(
+        "learning",
+        "",
+        "Curiosity: norm of the predictors' gradient before clipping, mean over the minibatches.",
+    ),
+    "intrinsic_value_loss": Metric("learning", "", "`value_loss` of the intrinsic value."),
+    "intrinsic_explained_variance": Metric("learning", "", "`explained_variance` of the intrinsic value."),
+    "episode_return_mean": Metric(
+        "episodes", "", "Mean return of the last 100 finished episodes; null before the first."
+    ),
+    "episode_length_mean": Metric("episodes", "steps", "Mean length of the same episodes."),
+    "episodes": Metric("episodes", "", "Finished episodes so far."),
+    "eval_train_return": Metric(
+        "evaluation", "", "Mean return of the evaluation on the training levels, if one was due."
+    ),
+    "eval_test_return": Metric(
+        "evaluation", "", "The same on unseen levels (Procgen with `env.num_levels`)."
+    ),
+    "eval_gap": Metric("evaluation", "", "eval_train_return - eval_test_return."),
+    "fps": Metric("speed", "steps/s", "Speed of this iteration: collection, update and logging."),
+    "fps_mean": Metric("speed", "steps/s", "Mean speed of the session."),
+    "rollout_fps": Metric("speed", "steps/s", "Speed of the collection alone."),
+    "t_iter": Metric("time", "s", "Duration of the iteration, without evaluation."),
+    "t_rollout": Metric("time", "s", "Collection."),
+    "t_learn": Metric("time", "s", "Update."),
+    "t_sync": Metric("time", "s", "Part of t_learn: exchange with other nodes, by the clock of node 0."),
+    "t_sync_wait": Metric("time", "s", "Clusters: part of t_sync until the last node arrived."),
+    "t_sync_transfer": Metric("time", "s", "Clusters: the rest of t_sync, in which bytes were transferred."),
+    "t_coordinator": Metric(
+        "time", "s", "Time in which only the coordinator worked: advantages, logging and the like."
+    ),
+    "t_eval": Metric("time", "s", "Evaluation; not part of t_iter and fps."),
+    "share_collect": Metric("time", "", "Share of t_iter: collection."),
+    "share_gradients": Metric("time", "", "Share of t_iter: gradients."),
+    "share_reduce": Metric("time", "", "Share of t_iter: sums of gradients."),
+    "share_exchange": Metric("time", "", "Share of t_iter: exchange with other nodes."),
+    "share_coordinator": Metric("time", "", "Share of t_iter: only the coordinator works."),
+    "idle_collect": Metric(
+        "time", "", "Share of the collection in which a worker was idle, mean over the workers."
+    ),
+    "idle_collect_worst": Metric("time", "", "The same for the worker that was idle longest."),
+    "idle_update": Metric(
+        "time", "", "Share of the update in which a worker was idle, mean over the workers."
+    ),
+    "idle_update_worst": Metric("time", "", "The same for the worker that was idle longest."),
+    "idle_workers": Metric("time", "", "Idle share of each worker, as a list (not in TensorBoard)."),
+    "idle_share": Metric(
+        "time", "", "Share of the iteration in which a worker was idle, mean over the workers."
+    ),
+    "world_size": Metric("machine", "", "Nodes."),
+    "num_workers": Metric("machine", "", "Worker processes of a node."),
+    "slowest_node": Metric("machine", "", "Clusters: the node that the others waited for."),
+    "nodes": Metric(
+        "machine", "", "Clusters: name, seconds, workers, restarts and bytes of each node, as a list."
+    ),
+    "wall_time": Metric("machine", "s", "Training time so far, over all sessions."),
+    "cpu_percent": Metric(
+        "machine", "%", "CPU time of all processes of the run; 100 is one core. Sampled at most every 2 s."
+    ),
+    "cpu_wait_percent": Metric(
+        "machine", "%", "Time in which processes of the run waited for a core; null if unknown."
+    ),
+    "cpu_steal_percent": Metric(
+        "machine", "%", "Share of the wanted CPU time that the host of a virtual machine gave to others."
+    ),
+    "rss_mb": Metric(
+        "machine", "MB", "Proportional set size of all processes (shared pages count once), in 10^6 bytes."
+    ),
+}
+NOT_LEARNING = frozenset(name for name, metric in METRICS.items() if metric.group not in LEARNING_GROUPS)
+
+
+def tag(name: str) -> str:
+    """The name of a column in TensorBoard."""
+    return f"{METRICS[name].group if name in METRICS else 'learning'}/{name}"
 
 
 class JsonlLog:
@@ -102,19 +218,6 @@ class JsonlLog:
                 self.write([])
             os.close(self.descriptor)
             self.descriptor = -1
-
-
-def tag(name: str) -> str:
-    """The name of a column with its group in TensorBoard in front."""
-    if name.startswith("episode"):
-        return f"episodes/{name}"
-    if name.startswith("eval_"):
-        return f"evaluation/{name}"
-    if name not in NOT_LEARNING:
-        return f"learning/{name}"
-    if name.startswith(("t_", "share_", "idle_")):
-        return f"time/{name}"
-    return f"speed/{name}" if "fps" in name else f"machine/{name}"
 
 
 class TensorBoardLog:

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 from parallel_ppo.arguments import hours
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS, checked_algorithm
@@ -41,31 +42,75 @@ class NotLearning:
     """Marks a field or a section that never changes what is learned."""
 
 
+def setting(default: Any, description: str, *, shown: str | None = None) -> Any:
+    """A field of a section. The first sentence of its description is the help of its flag, the whole is in
+    docs/configuration.md, where `shown` replaces the default.
+    """
+    return Field(default, description=description, json_schema_extra={"shown": shown} if shown else None)
+
+
+def shown_default(field: FieldInfo) -> str:
+    """As docs/configuration.md shows it."""
+    extra, default = field.json_schema_extra, field.default
+    if isinstance(extra, dict):
+        return str(extra["shown"])
+    if default is None:
+        return "none"
+    return f"{default:g}" if isinstance(default, float) else str(default).lower()
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
 
 
 class EnvSettings(Section):
-    id: str = "coinrun"
-    num_envs: Annotated[int, Field(ge=1, le=65536)] = 32
-    slice_envs: Positive | None = None
-    fresh_objects: bool | Literal["auto"] = "auto"
-    action_masks: bool | Literal["auto"] = "auto"
-    distribution_mode: Literal["easy", "hard", "extreme", "memory", "exploration"] = "easy"
-    num_levels: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    start_level: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
-    use_sequential_levels: bool = False
-    level_sampler: Literal["uniform", "plr"] = "uniform"
-    plr_temperature: PositiveFloat = 0.1
-    plr_staleness: Fraction = 0.1
-    use_backgrounds: bool = True
-    center_agent: bool = True
-    paint_vel_info: bool = False
-    use_generated_assets: bool = False
-    use_monochrome_assets: bool = False
-    restrict_themes: bool = False
-    kwargs: dict[str, Any] = {}
-    wrappers: list[str | dict[str, dict[str, Any]]] = []
+    id: str = setting("coinrun", "A Procgen game such as `coinrun`, or a Gymnasium id such as `CartPole-v1`.")
+    num_envs: Annotated[int, Field(ge=1, le=65536)] = setting(32, "Environments in total.")
+    slice_envs: Positive | None = setting(
+        None,
+        "Environments of one slice, which are stepped and inferred as one batch. The number is saved with the"
+        " run.",
+        shown="largest divisor of `num_envs` up to 8 (MLP: 4)",
+    )
+    fresh_objects: bool | Literal["auto"] = setting(
+        "auto",
+        "Gymnasium: create a new environment for every episode. `auto`: only if reusing it changes episodes.",
+    )
+    action_masks: bool | Literal["auto"] = setting(
+        "auto",
+        'Gymnasium: `info["action_mask"]` says which actions are allowed. `auto`: if it is there.',
+    )
+    distribution_mode: Literal["easy", "hard", "extreme", "memory", "exploration"] = setting(
+        "easy",
+        "Procgen: kind of levels: easy or hard; some games also have extreme, memory or exploration.",
+    )
+    num_levels: Annotated[int, Field(ge=0, le=2**31 - 1)] = setting(
+        0, "Procgen: number of training levels, 0 for all."
+    )
+    start_level: Annotated[int, Field(ge=0, le=2**31 - 1)] = setting(0, "Procgen: first training level.")
+    use_sequential_levels: bool = setting(False, "Procgen: play the levels in order.")
+    level_sampler: Literal["uniform", "plr"] = setting(
+        "uniform",
+        "Procgen: how the next training level is chosen: uniform, or plr for prioritized level replay.",
+    )
+    plr_temperature: PositiveFloat = setting(
+        0.1, "plr: the level of rank r has the weight (1 / r)^(1 / temperature)."
+    )
+    plr_staleness: Fraction = setting(
+        0.1, "plr: share of the choice that depends on how long ago a level was played."
+    )
+    use_backgrounds: bool = setting(True, "Procgen: draw backgrounds.")
+    center_agent: bool = setting(True, "Procgen: the view follows the agent.")
+    paint_vel_info: bool = setting(False, "Procgen: paint the velocity into the image.")
+    use_generated_assets: bool = setting(False, "Procgen: use randomly generated images.")
+    use_monochrome_assets: bool = setting(False, "Procgen: use rectangles of one color.")
+    restrict_themes: bool = setting(False, "Procgen: use one theme only.")
+    kwargs: dict[str, Any] = setting(
+        {}, "Gymnasium: arguments of `gymnasium.make`. `--set env.kwargs.x=1` sets one of them."
+    )
+    wrappers: list[str | dict[str, dict[str, Any]]] = setting(
+        [], "Gymnasium: wrappers as `module:Class` or `{module:Class: {argument: value}}`, innermost first."
+    )
 
 
 OTHER_OPTIONS = {"id", "num_envs", "slice_envs", "fresh_objects", "action_masks", "kwargs", "wrappers"}
@@ -76,79 +121,210 @@ PROCGEN_OPTIONS = tuple(
 
 
 class TrainingSettings(Section):
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
-    total_timesteps: Annotated[Positive | None, NotLearning] = None
-    duration: Annotated[Hours | None, NotLearning] = None
-    algorithm: Annotated[str, AfterValidator(checked_algorithm)] = "ppo"
-    num_actors: Positive | None = None
-    lag: Annotated[int, Field(ge=0, le=16)] = 0
-    n_steps: Annotated[int, Field(ge=1, le=1_000_000)] = 128
-    n_epochs: Annotated[int, Field(ge=1, le=1000)] = 4
-    batch_size: Positive = 1024
-    lane_samples: Positive | None = None
-    policy: Annotated[str, AfterValidator(checked_policy)] = "auto"
-    hidden_sizes: Annotated[list[Annotated[int, Field(ge=1, le=65536)]], Field(max_length=64)] = [64, 64]
-    width: Annotated[float, Field(gt=0, le=32)] = 1.0
-    kernels: Literal["auto", "torch", "native"] = "auto"
-    learning_rate: PositiveFloat = 5e-4
-    learning_rate_schedule: Literal["constant", "linear"] = "constant"
-    learning_rate_warmup: Positive | None = None
-    clip_range: PositiveFloat = 0.2
-    clip_range_schedule: Literal["constant", "linear"] = "constant"
-    schedule_by: Literal["steps", "time"] = "steps"
-    schedule_steps: Positive | None = None
-    schedule_hours: Hours | None = None
-    gamma: Fraction = 0.999
-    gae_lambda: Fraction = 0.95
-    entropy_coef: AtLeastZero = 0.01
-    value_coef: AtLeastZero = 0.5
-    clip_value_loss: bool = True
-    max_grad_norm: PositiveFloat = 0.5
-    optimizer: Literal["adam", "rmsprop", "rmsprop_tf"] = "adam"
-    adam_eps: PositiveFloat = 1e-5
-    rmsprop_alpha: Fraction = 0.99
-    rmsprop_eps: PositiveFloat = 1e-5
-    vtrace_rho_clip: PositiveFloat = 1.0
-    vtrace_c_clip: PositiveFloat = 1.0
-    vtrace_policy_rho_clip: PositiveFloat = 1.0
-    target_kl: PositiveFloat | None = None
-    normalize_advantages: bool = True
-    normalize_rewards: bool = True
-    reward_gamma: Fraction | None = None
-    reward_clip: PositiveFloat = 10.0
-    clip_rewards: PositiveFloat | None = None
-    normalize_observations: bool = False
-    observation_clip: PositiveFloat = 10.0
-    augmentation: Annotated[str, AfterValidator(checked_augmentation)] = "none"
-    augmentation_coef: AtLeastZero = 0.1
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = setting(1, "Random seed.")
+    total_timesteps: Annotated[Positive | None, NotLearning] = setting(
+        None, "Stop after this many environment steps (such as 1e6), rounded up to a whole iteration."
+    )
+    duration: Annotated[Hours | None, NotLearning] = setting(
+        None,
+        "Stop after this time, earlier sessions included: hours, or 90s, 5m, 1h30m. The run ends at the end"
+        " of the iteration that comes closest to it.",
+        shown="1 hour if `total_timesteps` is not set either",
+    )
+    algorithm: Annotated[str, AfterValidator(checked_algorithm)] = setting(
+        "ppo",
+        "ppo, a2c, a3c, impala or appo. Each has defaults of its own for keys that neither a file nor a flag"
+        " sets.",
+    )
+    num_actors: Positive | None = setting(
+        None,
+        "a3c: number of actors that learn in turn, each with `num_envs / num_actors` environments.",
+        shown="one for each environment",
+    )
+    lag: Annotated[int, Field(ge=0, le=16)] = setting(
+        0,
+        "ppo, impala, appo: collect with the parameters from this many updates ago, so that collection"
+        " overlaps the update.",
+        shown="0; impala and appo: 1",
+    )
+    n_steps: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
+        128, "Steps of each environment per iteration.", shown="128; a2c and a3c: 5; impala: 20"
+    )
+    n_epochs: Annotated[int, Field(ge=1, le=1000)] = setting(
+        4, "Passes over the samples of an iteration.", shown="4; a2c, a3c and impala: 1"
+    )
+    batch_size: Positive = setting(
+        1024,
+        "Samples of a minibatch. Must divide `num_envs x n_steps` and be a multiple of the number of slices.",
+        shown="1024; a2c, a3c and impala: all samples",
+    )
+    lane_samples: Positive | None = setting(
+        None,
+        "Largest number of samples in one unit of gradient work.",
+        shown="64; MLP: a slice's samples of a minibatch",
+    )
+    policy: Annotated[str, AfterValidator(checked_policy)] = setting(
+        "auto",
+        "Network: auto, impala, impoola, nature, small_image, mlp, or your own as module:Class. `auto`:"
+        " small_image for images up to 32 x 32, impala for larger ones, mlp for vectors; for observations"
+        " with both, one of each.",
+    )
+    hidden_sizes: Annotated[list[Annotated[int, Field(ge=1, le=65536)]], Field(max_length=64)] = setting(
+        [64, 64], "Sizes of the hidden layers of the MLP."
+    )
+    width: Annotated[float, Field(gt=0, le=32)] = setting(
+        1.0,
+        "impala and impoola: factor of the number of channels (16, 32, 32). The native kernels support 1, 2,"
+        " 3 and 4.",
+    )
+    kernels: Literal["auto", "torch", "native"] = setting(
+        "auto",
+        "Code that computes the network: torch, native (C, faster) or auto (native if possible). Native"
+        " kernels exist for impala and impoola (square images of 64 to 96 pixels), nature (64 and 84 pixels),"
+        " small_image, and MLPs whose `hidden_sizes` are multiples of 16. The two round differently, so the"
+        " choice is saved with the run.",
+    )
+    learning_rate: PositiveFloat = setting(
+        5e-4, "Step size of the optimizer.", shown="0.0005; a2c and a3c: 0.0007"
+    )
+    learning_rate_schedule: Literal["constant", "linear"] = setting(
+        "constant", "constant, or linear: decay to 0."
+    )
+    learning_rate_warmup: Positive | None = setting(
+        None,
+        "Environment steps over which the learning rate grows linearly from 0; schedules apply on top of it.",
+    )
+    clip_range: PositiveFloat = setting(
+        0.2, "Limit of the change of the ratio, and of the value if `clip_value_loss` is true."
+    )
+    clip_range_schedule: Literal["constant", "linear"] = setting(
+        "constant", "constant, or linear: decay to 0."
+    )
+    schedule_by: Literal["steps", "time"] = setting(
+        "steps", "steps, or time: schedules follow the clock, and the run is not bit-exact."
+    )
+    schedule_steps: Positive | None = setting(
+        None,
+        "Environment steps at which linear schedules end. May be changed on resume.",
+        shown="`total_timesteps` of the first start",
+    )
+    schedule_hours: Hours | None = setting(
+        None,
+        "Hours after which linear schedules by time end. May be changed on resume.",
+        shown="`duration` of the first start",
+    )
+    gamma: Fraction = setting(0.999, "Discount factor.")
+    gae_lambda: Fraction = setting(
+        0.95, "Lambda of generalized advantage estimation.", shown="0.95; a2c and a3c: 1"
+    )
+    entropy_coef: AtLeastZero = setting(0.01, "Weight of the entropy bonus.")
+    value_coef: AtLeastZero = setting(0.5, "Weight of the value loss.")
+    clip_value_loss: bool = setting(
+        True, "Clip the change of the value by `clip_range`.", shown="true; other algorithms: false"
+    )
+    max_grad_norm: PositiveFloat = setting(
+        0.5, "Largest norm of the gradient; longer ones are scaled down.", shown="0.5; impala: 40"
+    )
+    optimizer: Literal["adam", "rmsprop", "rmsprop_tf"] = setting(
+        "adam",
+        "adam, rmsprop (torch's) or rmsprop_tf (TensorFlow's: epsilon inside the root, squares start at 1).",
+        shown="adam; a2c and a3c: rmsprop",
+    )
+    adam_eps: PositiveFloat = setting(1e-5, "Epsilon of Adam.")
+    rmsprop_alpha: Fraction = setting(0.99, "Decay of RMSprop's average of squares.")
+    rmsprop_eps: PositiveFloat = setting(1e-5, "Epsilon of RMSprop.")
+    vtrace_rho_clip: PositiveFloat = setting(
+        1.0, "impala, appo: largest importance ratio in the corrections of the value."
+    )
+    vtrace_c_clip: PositiveFloat = setting(
+        1.0, "impala, appo: largest importance ratio that carries corrections back in time."
+    )
+    vtrace_policy_rho_clip: PositiveFloat = setting(
+        1.0, "impala: largest importance ratio in the policy gradient."
+    )
+    target_kl: PositiveFloat | None = setting(
+        None, "End the update before the step of a minibatch whose approximate KL is larger than this."
+    )
+    normalize_advantages: bool = setting(
+        True, "Normalize advantages over each minibatch.", shown="true; a2c, a3c and impala: false"
+    )
+    normalize_rewards: bool = setting(
+        True, "Divide rewards by the standard deviation of the discounted return."
+    )
+    reward_gamma: Fraction | None = setting(
+        None, "Discount factor of the return that normalizes rewards.", shown="`gamma`"
+    )
+    reward_clip: PositiveFloat = setting(10.0, "Limit of normalized rewards.")
+    clip_rewards: PositiveFloat | None = setting(
+        None, "Limit of raw rewards, such as 1. Requires `normalize_rewards: false`."
+    )
+    normalize_observations: bool = setting(
+        False, "Vectors: normalize by the running mean and deviation, which are updated between iterations."
+    )
+    observation_clip: PositiveFloat = setting(10.0, "Limit of normalized observations.")
+    augmentation: Annotated[str, AfterValidator(checked_augmentation)] = setting(
+        "none",
+        "Image augmentation of DrAC: none, crop, color_jitter, cutout, cutout_color, grayscale, flip, rotate"
+        " or random_conv.",
+    )
+    augmentation_coef: AtLeastZero = setting(0.1, "Weight of DrAC's regularization loss.")
 
 
 class CuriositySettings(Section):
-    kind: Annotated[str, AfterValidator(checked_curiosity)] = "none"
-    combine: Literal["advantage", "reward"] = "advantage"
-    extrinsic_coef: AtLeastZero = 2.0
-    intrinsic_coef: AtLeastZero = 1.0
-    normalize: bool = True
-    gamma: Fraction = 0.99
-    learning_rate: PositiveFloat = 1e-4
-    max_grad_norm: PositiveFloat = 0.5
-    update_share: Annotated[float, Field(gt=0, le=1)] = 0.25
-    warmup_steps: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**9)] = 8192
-    observation_clip: PositiveFloat = 5.0
-    frame_channels: Positive | None = None
-    num_outputs: Annotated[int, Field(ge=1, le=65536)] | None = None
-    hidden_size: Annotated[int, Field(ge=1, le=65536)] = 128
-    icm_inverse_weight: AtLeastZero = 0.8
-    icm_forward_weight: AtLeastZero = 0.2
-    icm_loss_scale: PositiveFloat = 10.0
-    ngu_embedding: Annotated[int, Field(ge=1, le=65536)] = 32
-    ngu_memory: Annotated[int, Field(ge=1, le=10**9)] = 2048
-    ngu_neighbours: Positive = 10
-    ngu_cluster_distance: AtLeastZero = 0.008
-    ngu_kernel_epsilon: PositiveFloat = 1e-4
-    ngu_constant: PositiveFloat = 0.001
-    ngu_max_similarity: PositiveFloat = 8.0
-    ngu_max_modulation: Annotated[float, Field(ge=1)] = 5.0
+    kind: Annotated[str, AfterValidator(checked_curiosity)] = setting(
+        "none", "Intrinsic rewards: none, rnd, icm or ngu."
+    )
+    combine: Literal["advantage", "reward"] = setting(
+        "advantage",
+        "advantage: a second value head and advantages that do not end with an episode; reward: added to the"
+        " scaled rewards of the environment.",
+        shown="advantage; icm and ngu: reward",
+    )
+    extrinsic_coef: AtLeastZero = setting(
+        2.0, "With `combine: advantage`, weight of the advantages of the environment's rewards."
+    )
+    intrinsic_coef: AtLeastZero = setting(
+        1.0, "Weight of the intrinsic advantages or rewards.", shown="1; icm: 0.01; ngu: 0.3"
+    )
+    normalize: bool = setting(
+        True,
+        "Divide intrinsic rewards by the running deviation of their discounted return.",
+        shown="true; icm: false",
+    )
+    gamma: Fraction = setting(0.99, "Discount factor of the intrinsic return.")
+    learning_rate: PositiveFloat = setting(1e-4, "Learning rate of the predictors.")
+    max_grad_norm: PositiveFloat = setting(0.5, "Largest norm of the predictors' gradient.")
+    update_share: Annotated[float, Field(gt=0, le=1)] = setting(
+        0.25, "Share of the samples of a minibatch that trains the predictors.", shown="0.25; icm: 1"
+    )
+    warmup_steps: Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**9)] = setting(
+        8192, "Steps of a random agent, over all environments, that initialize the observation statistics."
+    )
+    observation_clip: PositiveFloat = setting(5.0, "Limit of whitened observations.")
+    frame_channels: Positive | None = setting(
+        None, "Channels of one frame if images stack several frames.", shown="3 if possible, else 1"
+    )
+    num_outputs: Annotated[int, Field(ge=1, le=65536)] | None = setting(
+        None, "Outputs of the fixed random network.", shown="images: 512; vectors: 64"
+    )
+    hidden_size: Annotated[int, Field(ge=1, le=65536)] = setting(
+        128, "Size of the hidden layers for vectors and for images below 36 x 36."
+    )
+    icm_inverse_weight: AtLeastZero = setting(0.8, "Weight of the inverse model's loss.")
+    icm_forward_weight: AtLeastZero = setting(0.2, "Weight of the forward model's loss.")
+    icm_loss_scale: PositiveFloat = setting(10.0, "Factor of both losses.")
+    ngu_embedding: Annotated[int, Field(ge=1, le=65536)] = setting(32, "Size of an embedding.")
+    ngu_memory: Annotated[int, Field(ge=1, le=10**9)] = setting(
+        2048, "Embeddings in an episode's memory; new ones replace the oldest."
+    )
+    ngu_neighbours: Positive = setting(10, "Number of nearest neighbors.")
+    ngu_cluster_distance: AtLeastZero = setting(
+        0.008, "Observations closer than this count as equal (squared distance over its running mean)."
+    )
+    ngu_kernel_epsilon: PositiveFloat = setting(1e-4, "Epsilon of the kernel epsilon / (distance + epsilon).")
+    ngu_constant: PositiveFloat = setting(0.001, "Constant that is added to the similarity.")
+    ngu_max_similarity: PositiveFloat = setting(8.0, "There is no reward above this similarity.")
+    ngu_max_modulation: Annotated[float, Field(ge=1)] = setting(5.0, "Limit of the lifelong factor.")
 
     @property
     def is_curious(self) -> bool:
@@ -165,50 +341,103 @@ class CuriositySettings(Section):
 
 
 class ParallelSettings(Section):
-    num_workers: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = "auto"
-    num_envs_per_worker: Positive | None = None
-    max_restarts: Annotated[int, Field(ge=0, le=10**18)] = 10
-    hang_timeout: PositiveFloat | Literal["auto"] = "auto"
+    num_workers: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = setting(
+        "auto",
+        "Worker processes; the parameters do not depend on them. `auto`: one per usable core, but no more than"
+        " can be used at once, and none at all for work that is too small.",
+    )
+    num_envs_per_worker: Positive | None = setting(
+        None, "With a number in `num_workers`: sets `env.num_envs` to the product of the two."
+    )
+    max_restarts: Annotated[int, Field(ge=0, le=10**18)] = setting(
+        10, "Stop with exit code 4 if one worker was replaced more often than this within an iteration."
+    )
+    hang_timeout: PositiveFloat | Literal["auto"] = setting(
+        "auto",
+        "Seconds without a response after which a worker is replaced. `auto`: 20 times the longest task so"
+        " far, at least 30.",
+    )
 
 
 class HardwareSettings(Section):
-    pinning: Literal["auto", "none"] | list[Annotated[int, Field(ge=0)]] = "auto"
-    num_threads: Annotated[Annotated[int, Field(ge=1, le=1024)] | Literal["auto"], Learning] = 1
-    lock_memory: bool = True
-    huge_pages: bool = True
-    buffers: Literal["memory", "file"] = "memory"
-    buffer_directory: Annotated[str, Field(min_length=1)] | None = None
+    pinning: Literal["auto", "none"] | list[Annotated[int, Field(ge=0)]] = setting(
+        "auto", "CPUs that workers are pinned to: auto, none, or a list of CPUs."
+    )
+    num_threads: Annotated[Annotated[int, Field(ge=1, le=1024)] | Literal["auto"], Learning] = setting(
+        1,
+        "Torch threads of the sequential trainer; only 1 gives the same parameters as parallel training."
+        " `auto`: all usable cores.",
+    )
+    lock_memory: bool = setting(True, "Keep shared memory in RAM if the limits allow it.")
+    huge_pages: bool = setting(True, "Use huge pages if the kernel allows it.")
+    buffers: Literal["memory", "file"] = setting(
+        "memory", "Where rollouts are kept: memory, or file if they are larger than the memory."
+    )
+    buffer_directory: Annotated[str, Field(min_length=1)] | None = setting(
+        None, "With `buffers: file`, a directory on a disk with enough free space."
+    )
 
 
 class LoggingSettings(Section):
-    callbacks: list[str] = []
-    tensorboard: bool = True
-    trackers: list[Literal["wandb", "mlflow", "trackio"]] = []
-    checkpoint_interval: PositiveFloat = 300.0
-    checkpoint_iterations: Positive | None = None
-    keep_checkpoints: Positive = 3
+    callbacks: list[str] = setting(
+        [], "Functions as `module:function` that are called after each iteration and may stop the run."
+    )
+    tensorboard: bool = setting(True, "Write TensorBoard files to `logs/`.")
+    trackers: list[Literal["wandb", "mlflow", "trackio"]] = setting(
+        [], "Services that also receive the metrics: wandb, mlflow, trackio."
+    )
+    checkpoint_interval: PositiveFloat = setting(300.0, "Seconds between checkpoints.")
+    checkpoint_iterations: Positive | None = setting(None, "Also save after this many iterations.")
+    keep_checkpoints: Positive = setting(3, "Number of newest checkpoints to keep; the best is kept as well.")
 
 
 class EvaluationSettings(Section):
-    """Episodes during training that are only looked at; never a learning setting."""
+    """Episodes during training that are only observed."""
 
-    interval: Positive | None = None
-    num_episodes: Annotated[int, Field(ge=1, le=1_000_000)] = 32
-    deterministic: bool = False
-    max_steps: Annotated[int, Field(ge=1, le=100_000_000)] = 100_000
+    interval: Positive | None = setting(None, "Iterations between evaluations; none: no evaluation.")
+    num_episodes: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
+        32, "Episodes on each set of levels (training and unseen)."
+    )
+    deterministic: bool = setting(False, "Take the most likely action instead of sampling.")
+    max_steps: Annotated[int, Field(ge=1, le=100_000_000)] = setting(
+        100_000, "Longest episode; longer ones are cut and counted."
+    )
 
 
 class ClusterSettings(Section):
-    nnodes: Annotated[int, Field(ge=1, le=4096)] = 1
-    num_workers: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] | None = None
-    distributed_backend: Literal["gloo"] = "gloo"
-    reduction: Annotated[Literal["tree", "gloo"], Learning] = "tree"
-    master_addr: Annotated[str, Field(min_length=1)] = "127.0.0.1"
-    master_port: Annotated[int, Field(ge=1, le=65535)] = 29500
-    interface: Annotated[str, Field(min_length=1)] | None = None
-    timeout: Annotated[float, Field(ge=1, le=86400)] = 120.0
-    join_timeout: Annotated[float, Field(ge=1, le=86400)] = 300.0
-    allow_different_nodes: bool = False
+    nnodes: Annotated[int, Field(ge=1, le=4096)] = setting(
+        1,
+        "Number of nodes, at most one per slice. Taken from torchrun, SLURM or Open MPI if they started the"
+        " process.",
+    )
+    num_workers: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] | None = setting(
+        None, "Another name for `parallel.num_workers`, the workers of each node."
+    )
+    distributed_backend: Literal["gloo"] = setting("gloo", "gloo is the only one.")
+    reduction: Annotated[Literal["tree", "gloo"], Learning] = setting(
+        "tree",
+        "How nodes add gradients: tree (bit-identical for any number of nodes) or gloo (faster, but the last"
+        " bits depend on the number of nodes, and `summary.json` has `bit_exact: false`).",
+    )
+    master_addr: Annotated[str, Field(min_length=1)] = setting(
+        "127.0.0.1", "Address of node 0 on the private network; it listens on this address only."
+    )
+    master_port: Annotated[int, Field(ge=1, le=65535)] = setting(29500, "Port of node 0.")
+    interface: Annotated[str, Field(min_length=1)] | None = setting(
+        None, "Network interface.", shown="`GLOO_SOCKET_IFNAME`, else the one that leads to node 0"
+    )
+    timeout: Annotated[float, Field(ge=1, le=86400)] = setting(
+        120.0,
+        "Seconds without a message after which a node counts as lost (exit code 6). Must be longer than one"
+        " collection phase.",
+    )
+    join_timeout: Annotated[float, Field(ge=1, le=86400)] = setting(
+        300.0, "Seconds to wait for all nodes at the start (exit code 6)."
+    )
+    allow_different_nodes: bool = setting(
+        False,
+        "Continue if nodes round differently (NumPy, kernels, instruction set), with `bit_exact: false`.",
+    )
 
 
 class Settings(Section):

@@ -1,0 +1,63 @@
+"""Writes the tables of settings and metrics into docs/configuration.md and docs/metrics.md.
+
+The text around the tables is written by hand. Run this after a change of the schema or the table of metrics.
+"""
+
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
+
+from parallel_ppo.records.metrics import METRICS  # noqa: E402
+from parallel_ppo.settings.schema import Settings, shown_default  # noqa: E402
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [f"| {' | '.join(row)} |\n" for row in (head, *rows)]
+    return "".join((lines[0], "|" + "---|" * len(head) + "\n", *lines[1:]))
+
+
+def settings_table(section: Any) -> str:
+    rows = [
+        (f"`{key}`", shown_default(field), field.description.replace("|", "\\|"))
+        for key, field in section.model_fields.items()
+    ]
+    return table(("key", "default", "meaning"), rows)
+
+
+def metrics_table(group: str) -> str:
+    rows = [
+        (f"`{name}`", metric.unit, metric.description)
+        for name, metric in METRICS.items()
+        if metric.group == group
+    ]
+    return table(("metric", "unit", "meaning"), rows)
+
+
+def with_table(page: str, heading: str, new: str) -> str:
+    """The page with another table below a heading."""
+    pattern = rf"(\n## {heading}\n(?:(?!\n## )[^|])*?\n)((?:\|.*\n)+)"
+    changed, count = re.subn(pattern, lambda match: match[1] + new, page, count=1)
+    if not count:
+        raise SystemExit(f"no table below '## {heading}'")
+    return changed
+
+
+def pages() -> dict[Path, str]:
+    configuration, metrics = ROOT / "docs" / "configuration.md", ROOT / "docs" / "metrics.md"
+    found = {path: path.read_text() for path in (configuration, metrics)}
+    for name, field in Settings.model_fields.items():
+        found[configuration] = with_table(found[configuration], name, settings_table(field.annotation))
+    for group in dict.fromkeys(metric.group for metric in METRICS.values()):
+        found[metrics] = with_table(found[metrics], group, metrics_table(group))
+    return found
+
+
+if __name__ == "__main__":
+    for path, text in pages().items():
+        path.write_text(text)
