@@ -1,4 +1,4 @@
-"""What an algorithm is made of, and how its loss is differentiated. B samples, K outputs.
+"""The parts of an algorithm, and how its loss is differentiated. B samples, K outputs.
 
 Plain functions; `ppo.py` is the one to read first. A loss without a written-out derivative is
 differentiated by autograd in the network's outputs only, so it runs on every network, our kernels
@@ -86,7 +86,7 @@ def differentiate(
 def _with_intrinsic_value(
     output: Output, sampled: Sampled, gradient: OutputGradient, statistics: Statistics
 ) -> tuple[OutputGradient, Statistics]:
-    """Half the squared error of curiosity's value, beside that of any algorithm."""
+    """Adds half the squared error of curiosity's value."""
     if output.intrinsic_value is None:
         return gradient, statistics
     error = output.intrinsic_value.detach() - sampled.batch["intrinsic_return"]

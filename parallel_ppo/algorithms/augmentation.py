@@ -18,7 +18,7 @@ MARGIN = 12 / 64  # of an image's side that a crop may move it by
 SMALLEST_BOX, LARGEST_BOX = 7 / 64, 22 / 64
 JITTER = 0.4  # brightness, contrast and saturation are multiplied by 1 +- this
 MIDDLE = 128.0  # grey
-# Luma and two colour differences of red, green and blue, and back: saturation scales the differences, hue
+# Luma and two color differences of red, green and blue, and back: saturation scales the differences, hue
 # turns them.
 TO_LUMA = np.array([[0.299, 0.587, 0.114], [0.596, -0.274, -0.322], [0.211, -0.523, 0.312]])
 FROM_LUMA = np.linalg.inv(TO_LUMA)
@@ -43,20 +43,20 @@ def cutout(images: np.ndarray, draws: np.random.Generator) -> np.ndarray:
 
 
 def cutout_color(images: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-    """A box of a random colour at a random place."""
-    colours = draws.integers(0, 256, (len(images), images.shape[3]), np.uint8)
-    return _with_boxes(images, draws, colours)
+    """A box of a random color at a random place."""
+    colors = draws.integers(0, 256, (len(images), images.shape[3]), np.uint8)
+    return _with_boxes(images, draws, colors)
 
 
-def _with_boxes(images: np.ndarray, draws: np.random.Generator, colours: np.ndarray) -> np.ndarray:
+def _with_boxes(images: np.ndarray, draws: np.random.Generator, colors: np.ndarray) -> np.ndarray:
     sides = np.array(images.shape[1:3])
     smallest = np.maximum(1, np.round(SMALLEST_BOX * sides)).astype(int)
     largest = np.maximum(smallest + 1, np.round(LARGEST_BOX * sides).astype(int))
     size = draws.integers(smallest, largest, (len(images), 2))
     first = draws.integers(0, sides - size + 1)
     found = images.copy()
-    for image, colour, (top, left), (height, width) in zip(found, colours, first, size, strict=True):
-        image[top : top + height, left : left + width] = colour
+    for image, color, (top, left), (height, width) in zip(found, colors, first, size, strict=True):
+        image[top : top + height, left : left + width] = color
     return found
 
 
@@ -73,7 +73,7 @@ def rotate(images: np.ndarray, draws: np.random.Generator) -> np.ndarray:
 
 
 def grayscale(images: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-    """The luma in all three colours. Nothing is drawn."""
+    """The luma in all three colors. Nothing is drawn."""
     return _mixed(images, np.broadcast_to(TO_LUMA[0], (len(images), 3, 3)), 0.0)
 
 
@@ -94,7 +94,7 @@ def color_jitter(images: np.ndarray, draws: np.random.Generator) -> np.ndarray:
 
 
 def _mixed(images: np.ndarray, mixing: np.ndarray, more: np.ndarray | float) -> np.ndarray:
-    """Every pixel's colours times a matrix [B, 3, 3], plus a colour [B, 3, 1], as bytes."""
+    """Every pixel's colors times a matrix [B, 3, 3], plus a color [B, 3, 1], as bytes."""
     pixels = torch.from_numpy(images).reshape(len(images), -1, 3).to(torch.float32)
     found = torch.bmm(pixels, torch.from_numpy(mixing.transpose(0, 2, 1).astype(np.float32)))
     if isinstance(more, np.ndarray):
@@ -103,7 +103,7 @@ def _mixed(images: np.ndarray, mixing: np.ndarray, more: np.ndarray | float) -> 
 
 
 def random_conv(images: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-    """A 3x3 convolution with weights of its own for every image, around middle grey so that it fits bytes."""
+    """A 3x3 convolution with separate weights for every image, around middle grey so that it fits bytes."""
     num, height, width, channels = images.shape
     deviation = 1 / (3 * np.sqrt(channels))  # Xavier's, for as many outputs as inputs
     kernel = draws.normal(0, deviation, (num * channels, channels, 3, 3)).astype(np.float32)
@@ -130,7 +130,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
 
 
 def augmented(name: str, rows: torch.Tensor, spec: EnvSpec, draws: np.random.Generator) -> torch.Tensor:
-    """Rows of the slab with every image in them augmented; vectors beside them stay as they are."""
+    """Rows of the slab with every image in them augmented; vectors are not changed."""
     change, found = AUGMENTATIONS[name], rows.numpy()
     if not spec.parts:
         return torch.from_numpy(change(found, draws))

@@ -1,8 +1,8 @@
-"""DrAC, data-regularised actor-critic: a policy and a value that do not change when the image is augmented.
+"""DrAC, data-regularized actor-critic: a policy and a value that do not change when the image is augmented.
 
-A lane's images are seen twice, as they are and augmented, in one batch of twice the size. The algorithm's own
-loss looks at the first half alone; the regulariser asks the second half to say what the first says, and does
-not move the first. It is written for the outputs, so it runs on every network. B samples, K outputs.
+A lane's images are evaluated twice, unchanged and augmented, in one batch of twice the size. The algorithm's
+loss uses the first half only; the regularizer pulls the outputs of the second half towards those of the first,
+which it does not move. It is written for the outputs, so it runs on every network. B samples, K outputs.
 """
 
 from typing import NamedTuple
@@ -44,14 +44,14 @@ def divergence(spec: ActionSpec, own: Output, augmented: Output) -> Divergence:
     return Divergence(0.5 * moved.square().sum(1), moved * (-own.log_std).exp(), -moved.square())
 
 
-def regularised(
+def regularized(
     algorithm: Algorithm, network: Network, output: Output, sampled: Sampled
 ) -> tuple[OutputGradient, Statistics]:
-    """The algorithm's loss and the regulariser, differentiated in the outputs of both halves [2 B]."""
+    """The algorithm's loss and the regularizer, differentiated in the outputs of both halves [2 B]."""
     log_std = None if output.log_std is None else output.log_std.detach()
     halves = zip(output.action.detach().chunk(2), output.value.detach().chunk(2), strict=True)
     own, augmented = (Output(action, log_std, value) for action, value in halves)
-    if output.intrinsic_value is not None:  # curiosity's is not regularised
+    if output.intrinsic_value is not None:  # curiosity's is not regularized
         own = own._replace(intrinsic_value=output.intrinsic_value.detach().chunk(2)[0])
     gradient, statistics = differentiate(algorithm, network, own, sampled)
     between, error = divergence(sampled.action, own, augmented), augmented.value - own.value

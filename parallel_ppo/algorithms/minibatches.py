@@ -1,4 +1,4 @@
-"""Which samples a minibatch holds, and how lanes of it are added up. T steps, E envs, L lanes."""
+"""The samples of a minibatch, and the order in which its lanes are added up. T steps, E envs, L lanes."""
 
 from collections.abc import Iterable
 

@@ -1,7 +1,7 @@
 """V-trace: targets for samples that an older policy collected. IMPALA and APPO learn from them. T steps,
 E environments.
 
-`value` and `log_prob` in the slab are collection's; the learner's, computed anew before the update
+`value` and `log_prob` are those of the collecting policy; the learner's, recomputed before the update
 (`Revalue` tasks), are `learner_value` and `learner_log_prob`. Where both policies are one, the targets
 are lambda-1 returns.
 """

@@ -1,1 +1,1 @@
-"""What a run remembers beside its parameters: each feature declares its arrays and computes with them."""
+"""The state of a run besides its parameters: each feature declares its arrays and computes with them."""

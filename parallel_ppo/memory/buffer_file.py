@@ -1,8 +1,8 @@
 """A file for rollouts that are larger than the memory.
 
 Scratch only: it has no name (or loses it while it is open), so no death leaves it behind and no resume can
-read it. Its blocks are reserved before the start: a page that finds no room later would kill whoever touches
-it.
+read it. Its blocks are reserved before the start: a page without room would kill the process that
+touches it.
 """
 
 import os

@@ -202,8 +202,8 @@ def _mapped(descriptor: int, size: int, created: bool) -> mmap.mmap:
 
 
 def settle(memory: SharedMemory, *, lock: bool, huge_pages: bool) -> dict[str, bool]:
-    """Pre-faults the dense fields, on huge pages and locked where the limits allow; says which of these
-    worked.
+    """Pre-faults the dense fields, on huge pages and locked where the limits allow; returns which of
+    these worked.
     """
     view = memory.maps[0]
     outcome = {"huge_pages": huge_pages and _advise_huge(view), "prefaulted": True, "locked": False}

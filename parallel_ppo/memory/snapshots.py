@@ -93,7 +93,7 @@ class Snapshot(NamedTuple):
 
 
 class Saved(NamedTuple):
-    """A snapshot from a file, whose environments are packed."""
+    """A snapshot from a file; its environments are packed."""
 
     counters: dict[str, Any]
     arrays: Arrays

@@ -137,7 +137,7 @@ def _dims(declared: Array, sizes: Sizes) -> tuple[int, ...]:
 
 
 def private(table: Any, **sizes: Any) -> Any:
-    """An instance of a table with arrays of its own, for what computes without a run."""
+    """An instance of a table with new arrays, for computing without a run."""
     made = table()
     for name, declared in declarations(table):
         setattr(made, name, np.full(_dims(declared, sizes), declared.initial, declared.dtype))

@@ -1,6 +1,4 @@
-"""What the bits of a run may depend on beside its settings and seed: the CPU, and the versions of what
-computes.
-"""
+"""The bits of a run may also depend on the CPU and on the versions of the libraries that compute."""
 
 import importlib.metadata
 
@@ -40,7 +38,7 @@ def differences(there: dict[str, str], here: dict[str, str]) -> list[str]:
 
 
 def _one_procgen(found: dict[str, str]) -> dict[str, str]:
-    """Python 3.10 has the original, later ones a build by others (the mirror), whose levels are others."""
+    """Python 3.10 has the original, later ones a rebuild (the mirror) with other levels."""
     mirror = found.get("procgen-mirror")
     others = {name: version for name, version in found.items() if name != "procgen-mirror"}
     return others if mirror is None else others | {"procgen": f"{mirror} (mirror)"}

@@ -76,9 +76,7 @@ class Budget:
 
 
 def schedule_warnings(training: TrainingSettings, counters: Counters) -> list[str]:
-    """A linear schedule that ends before the run: from there on nothing is learned, and that is told
-    before it starts.
-    """
+    """Warns of a linear schedule that ends before the run: nothing is learned after its end."""
     linear = [
         name for name in ("learning_rate", "clip_range") if getattr(training, f"{name}_schedule") == "linear"
     ]

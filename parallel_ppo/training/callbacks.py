@@ -45,7 +45,7 @@ def progress_of(record: dict[str, Any], directory: Path) -> Progress:
 
 
 def named_callbacks(paths: Sequence[str]) -> list[Callback]:
-    """Of `logging.callbacks`; one line says which cannot be found."""
+    """Those of `logging.callbacks`; raises for one that cannot be found."""
     found = [Callback(path, find("logging.callbacks", path)) for path in paths]
     for callback in found:
         if not callable(callback.call):

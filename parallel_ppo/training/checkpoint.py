@@ -36,7 +36,7 @@ MOVED_ASIDE = ".replaced-"  # a step that is saved again, until its successor ha
 
 
 class Expected(NamedTuple):
-    """What a checkpoint must fit: a fresh state of the same settings, and the shapes of the weights."""
+    """A checkpoint must fit this: a fresh state of the same settings, and the shapes of the weights."""
 
     state: Snapshot
     weights: dict[str, tuple[int, ...]]
@@ -70,7 +70,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             shown = repr(manifest["format"])[:40]
             raise Damaged(f"{file} has the format {shown}, this version reads {FORMAT}")
         found = {FORMER_NAMES.get(name, name): value for name, value in manifest["counters"].items()}
-        counters = Counters(**found)  # TypeError for a name nobody knows
+        counters = Counters(**found)  # TypeError for an unknown name
         if not _are_possible(counters):
             raise Damaged(f"{file} has impossible counters")
         manifest["counters"] = vars(counters)
@@ -79,7 +79,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
             if type(entry["bytes"]) is not int or not isinstance(entry["sha256"], str):
                 raise Damaged(f"{file} does not describe {name}")
         if not isinstance(manifest["policy_sha256"], str) or not isinstance(manifest["learning"], dict):
-            raise Damaged(f"{file} does not say what was learned")
+            raise Damaged(f"{file} has no policy_sha256 or learning settings")
         if not isinstance(manifest["environments_hmac"], (str, type(None))):
             raise Damaged(f"{file} has no readable signature")
         return manifest
@@ -120,7 +120,7 @@ def read_policy(path: Path, max_bytes: int) -> bytes:
 
 
 def load(path: Path, *, trust: bool, expected: Expected) -> tuple[Saved, dict[str, np.ndarray]]:
-    """A checkpoint that fits, and its weights by name. Damaged says what does not."""
+    """A checkpoint that fits, and its weights by name. Raises Damaged for one that does not."""
     manifest = read_manifest(path)
     if path.name.removeprefix(MOVED_ASIDE) != f"step_{manifest['counters']['env_steps']}":
         raise Damaged(f"{path} is a copy of step_{manifest['counters']['env_steps']} under another name")

@@ -27,7 +27,7 @@ from parallel_ppo.training.checkpoint import POLICY
 from parallel_ppo.training.run import Iteration, Run
 from parallel_ppo.training.saving import Keeper
 
-MAX_LOG_FAILURES = 100  # iterations in a row whose records could only be kept in memory
+MAX_LOG_FAILURES = 100  # consecutive iterations with records that could only be kept in memory
 
 
 class Recorder:
@@ -60,7 +60,7 @@ class Recorder:
         self.best_return: float | None = None
 
     def show(self, name: str) -> None:
-        """What the display calls the phases that follow."""
+        """Names the phases that follow on the display."""
         self.display.phase(name)
 
     def phase(self, name: str) -> None:
@@ -219,7 +219,7 @@ class Recorder:
         return arrays
 
     def metadata(self, snapshot: Snapshot) -> dict[str, str]:
-        """What evaluation needs to use the weights without the run directory."""
+        """With this, evaluation can use the weights without the run directory."""
         settings = json.dumps(self.settings.model_dump())
         return {
             "format": "parallel_ppo policy 1",
@@ -230,7 +230,7 @@ class Recorder:
         }
 
     def save_final(self, snapshot: Snapshot, name: str) -> None:
-        """The weights alone, under a name that says what they are."""
+        """The weights alone, under a descriptive name."""
         source = self.directory.checkpoints / f"step_{snapshot.counters['env_steps']}" / POLICY
         write_atomically(self.directory.checkpoints / name, source.read_bytes())
 
@@ -290,7 +290,7 @@ class Follower:
 def is_best_yet(returns: np.ndarray, best: float | None) -> tuple[bool, float | None]:
     """Whether a checkpoint with these recent returns is the best so far, and the best mean return then.
 
-    Only full windows are compared: a few lucky episodes say nothing. Of equal ones the newer is better,
+    Only full windows are compared: a few lucky episodes prove nothing. Of equal ones the newer is better,
     and until the first full one the newest.
     """
     if len(returns) < RECENT:

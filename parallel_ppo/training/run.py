@@ -1,4 +1,4 @@
-"""What one session of a run works with, in one object. `session.py` fills it in, `loop.py` drives it."""
+"""Everything that one session of a run works with. `session.py` fills it in, `loop.py` drives it."""
 
 from typing import NamedTuple, Protocol
 

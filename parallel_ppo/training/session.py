@@ -51,12 +51,12 @@ from parallel_ppo.workers.pool import NOT_RESTORED, InlinePool, Pool
 from parallel_ppo.workers.process_pool import ProcessPool
 from parallel_ppo.workers.worker import Worker
 
-PROCESS_BYTES = 300_000_000  # what a worker needs beside the shared memory, roughly
-NETWORK_BYTES = 8  # of a worker, for each parameter: weights laid out anew, and the largest layer's gradient
+PROCESS_BYTES = 300_000_000  # roughly, of a worker, besides the shared memory
+NETWORK_BYTES = 8  # of a worker, for each parameter: packed weights, and the largest layer's gradient
 SNAPSHOT_BYTES = 24  # of the coordinator: parameters and moments at the start of this iteration and the next
 PROCESS_ADDRESSES = 500_000_000  # what a worker maps beyond what the coordinator does
 DESCRIPTORS_PER_WORKER = 4
-LONGEST_PATH = 700  # bytes that the first node tells the others, for their logs
+LONGEST_PATH = 700  # bytes that the first node can send to the others, for their logs
 
 
 def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
@@ -149,7 +149,7 @@ def _train(run: Run) -> ExitCode:
 
 
 def _take_place(plan: Plan, cluster: Cluster, display: Display) -> tuple[Plan, Display]:
-    """Among the nodes: separate cores, and a separate log beside the files of the first."""
+    """Among the nodes: separate cores, and a separate log next to the files of the first."""
     name = str(plan.directory.root)
     root = Path(cluster.decide(name if len(name.encode()) < LONGEST_PATH else None) or name)
     plan = share_host(plan, *cluster.place_on_host())
@@ -292,7 +292,7 @@ def _already_done_line(run: Run) -> str:
 
 
 def _note_event(plan: Plan) -> Callable[[dict[str, Any]], None]:
-    """What happened to the workers, in faults.jsonl."""
+    """Writes lost and replaced workers to faults.jsonl."""
 
     def note(event: dict[str, Any]) -> None:
         with (

@@ -24,7 +24,7 @@ LAST_LEVEL = 2**31 - 1
 
 
 class Played(NamedTuple):
-    """One finished episode; NaN where the environment does not tell. Kept as a row of float64."""
+    """One finished episode; NaN where the environment does not report it. Kept as a row of float64."""
 
     episode_return: float
     length: float

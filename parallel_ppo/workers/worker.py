@@ -14,7 +14,7 @@ import torch
 from parallel_ppo.algorithms import ALGORITHMS, minibatches
 from parallel_ppo.algorithms.algorithm import Sampled, Statistics, differentiate
 from parallel_ppo.algorithms.augmentation import augmented
-from parallel_ppo.algorithms.drac import regularised
+from parallel_ppo.algorithms.drac import regularized
 from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv
 from parallel_ppo.exits import EnvironmentFault, NumbersError
@@ -288,7 +288,7 @@ class Worker:
         size = self.shape.learned_together
         sampled = Sampled(batch, task.scalars, self.spec.action, self.settings.training, size)
         output = heads.masked(network.forward(observation), mask)
-        find = regularised if augments else differentiate
+        find = regularized if augments else differentiate
         gradient, statistics = find(self.algorithm, network, output, sampled)
         network.backward(gradient, into)
         if self.curiosity is not None:

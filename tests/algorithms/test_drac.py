@@ -11,7 +11,7 @@ from torch import distributions
 
 from parallel_ppo.algorithms import ALGORITHMS
 from parallel_ppo.algorithms.augmentation import AUGMENTATIONS, augmented
-from parallel_ppo.algorithms.drac import divergence, regularised
+from parallel_ppo.algorithms.drac import divergence, regularized
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Part
 from parallel_ppo.envs.procgen import SPEC
 from parallel_ppo.exits import InputError
@@ -215,7 +215,7 @@ def test_a_lane_against_autograd_through_both_halves(kernels: str) -> None:
     found = torch.zeros_like(flat)
     actor.network.begin_step((0,))
     output = actor.network.forward(actor.prepare(torch.cat([pictures, changed])))
-    gradient, statistics = regularised(ALGORITHMS["ppo"], actor.network, output, sampled)
+    gradient, statistics = regularized(ALGORITHMS["ppo"], actor.network, output, sampled)
     actor.network.backward(gradient, actor.network.gradient_views(found))
 
     own, other = actor.policy(scaled_image(pictures)), actor.policy(scaled_image(changed))

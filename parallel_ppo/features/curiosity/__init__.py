@@ -1,1 +1,1 @@
-"""What curiosity rewards and what its predictors learn from: pure functions and torch modules."""
+"""Intrinsic rewards and the predictors behind them."""

@@ -1,4 +1,4 @@
-"""What every curiosity has in common: the samples it learns from, and what it says of them. B samples.
+"""The interface of a curiosity: the samples that it learns from, its rewards and its losses. B samples.
 
 T steps, E envs, n envs of a slice.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 from parallel_ppo.features.curiosity.whitening import Whitening
 
 NOTHING = np.zeros((0, 0), np.float32)
-PIECE = 64  # samples that are looked at as one batch while they are collected
+PIECE = 64  # samples that are rewarded as one batch
 
 
 class CollectedColumns(NamedTuple):

@@ -1,4 +1,5 @@
-"""Random network distillation: what a predictor cannot yet say of a fixed random network is new.
+"""Random network distillation: an observation is new if a predictor cannot foresee the output
+of a fixed random network.
 
 (Burda et al. 2018.) B samples, K outputs, T steps, n envs of a slice.
 """

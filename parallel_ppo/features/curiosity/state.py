@@ -1,7 +1,7 @@
 """Curiosity in the coordinator: the statistics that observations and intrinsic rewards are scaled with.
 
-Rewards that are combined as `reward` become a bonus before the targets; as `advantage` they have a value and
-advantages of their own. E envs, N elements of an observation, T steps.
+Rewards that are combined as `reward` become a bonus before the targets; as `advantage` they have a separate value
+and advantages. E envs, N elements of an observation, T steps.
 """
 
 import numpy as np
@@ -157,7 +157,7 @@ class Curiosity:
         return reward + np.float32(chosen.intrinsic_coef) * self.scaled if chosen.num_values == 1 else reward
 
     def add_advantages(self, rollout: Slab) -> None:
-        """The advantages of the intrinsic rewards, where these have a value of their own."""
+        """The advantages of the intrinsic rewards, where these have a separate value."""
         chosen, columns = self.settings.curiosity, rollout.of(CuriosityRollout)
         if chosen.num_values == 1:
             return

@@ -18,7 +18,7 @@ from parallel_ppo.kernels.choice import unsuitable
 from parallel_ppo.settings.schema import Settings
 
 EXACT_ROWS = 256  # bytes squared and added up in float32 without rounding
-PIXEL_EPSILON = 1e-2  # of the variance of a pixel, whose levels are whole numbers
+PIXEL_EPSILON = 1e-2  # added to the variance of a pixel, which has whole levels
 
 
 def parts_of(spec: EnvSpec) -> tuple[Part, ...]:

@@ -1,4 +1,4 @@
-"""Curiosity in a worker: it rewards what a slice has collected, and learns beside the policy.
+"""Curiosity in a worker: it rewards the rollout of a slice, and its predictors learn in the policy's lanes.
 
 Rewards are computed at the end of a collect with the parameters and statistics of the iteration's start, so
 a collect that is done again gives the same numbers. T steps, n envs of a slice, B samples.
@@ -90,7 +90,7 @@ class CuriosityInWorker:
         """Of a lane among those that teach."""
         if lane not in self.lane_views:
             vector = self.memory.tensor("predictor_gradient")[lane]
-            vector.zero_()  # what lies between the parameters stays 0
+            vector.zero_()  # gaps between the parameters stay 0
             self.lane_views[lane] = list(views(self.model, vector).values())
         return self.lane_views[lane]
 
@@ -116,7 +116,7 @@ class CuriosityInWorker:
         self.own.observation_moments[index] = found.mean, found.squares
 
     def random_action(self, draws: np.random.Generator, mask: np.ndarray | None) -> np.ndarray:
-        """As a policy draws whose outputs are all 0."""
+        """Drawn as from a policy with outputs 0."""
         spec, num = self.spec.action, self.settings.shape.slice_envs
         width = heads.num_outputs(spec)
         log_std = torch.zeros(width) if spec.kind == "gaussian" else None
