@@ -131,10 +131,10 @@ class Exchange:
             distributed.all_reduce(torch.from_numpy(data))
         self.bytes_sent += 2 * (self.node.size - 1) * data.nbytes // self.node.size  # as a ring does it
 
-    def broadcast(self, data: np.ndarray) -> None:
-        """The first node's bytes, in place."""
+    def broadcast(self, data: np.ndarray, source: int) -> None:
+        """One node's bytes, in place."""
         with self._noticing():
-            distributed.broadcast(torch.from_numpy(data), src=0)
+            distributed.broadcast(torch.from_numpy(data), src=source)
 
     @contextlib.contextmanager
     def _noticing(self) -> Iterator[None]:

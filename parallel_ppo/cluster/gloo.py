@@ -101,6 +101,10 @@ class GlooCluster:
         return self.exchange.meet("decide", value)[0]
 
     @_in_step
+    def everyones(self, value: int) -> list[int]:
+        return self.exchange.meet("value", value)
+
+    @_in_step
     def close_iteration(self, report: NodeReport) -> list[NodeReport]:
         exchange = self.exchange
         own = report._replace(
@@ -121,7 +125,7 @@ class GlooCluster:
         self.exchange.iteration = iteration
         if not self.rounds_alike:
             self.exchange.meet("parameters")
-            self.exchange.broadcast(memory.parameters)
+            self.exchange.broadcast(memory.parameters, 0)
         self._same_parameters(self.exchange.meet("columns", _digest(memory.parameters)))
         columns = [self._columns(slices) for slices in self.all_slices]
         with self.exchange.transferring():
@@ -227,35 +231,38 @@ class GlooCluster:
 
     @_in_step
     def share_state(self, memory: Memory, snapshot: Snapshot) -> Snapshot:
-        iteration = snapshot.counters["iteration"]
-        restored = bool(memory.state_stamp[memory.slot(iteration), 0] >= 0)
+        stamps = memory.state_stamp[memory.slot(snapshot.counters["iteration"])]
         data = np.frombuffer(bytearray(safetensors.save(snapshot.arrays)), np.uint8)
-        own = [snapshot.counters, data.size, restored] if self.node.leads else None
-        counters, length, restored = self.exchange.meet("state", own)[0]
-        if not self.node.leads:
+        own = [snapshot.counters, data.size, bool(stamps[0] >= 0)]
+        offers = self.exchange.meet("state", own)
+        steps = [counters["env_steps"] if restored else -1 for counters, _, restored in offers]
+        source = steps.index(max(steps))
+        counters, length, restored = offers[source]
+        if source != self.node.rank:
             data = np.empty(length, np.uint8)
-        self.exchange.broadcast(data)
+        self.exchange.broadcast(data, source)
         environments = Environments.at(memory, counters["iteration"])
+        memory.state_stamp.fill(-1)
         if restored:
-            self._deal(environments)
+            self._deal(environments, source)
             stamps = memory.state_stamp[memory.slot(counters["iteration"])]
             stamps[self.slices.start : self.slices.stop] = counters["iteration"]
         shared = Snapshot(counters, safetensors.load(data.tobytes()), environments)
         self._same_parameters(self.exchange.meet("shared", _digest(shared.arrays["parameters"])))
         return shared
 
-    def _deal(self, environments: Environments) -> None:
-        """The first node's saved environments go to their owners."""
+    def _deal(self, environments: Environments, source: int) -> None:
+        """The saved environments of one node go to their owners."""
         packs = [
-            safetensors.save(environments.pack(self._columns(slices))) if self.node.leads else b""
+            safetensors.save(environments.pack(self._columns(slices))) if self.node.rank == source else b""
             for slices in self.all_slices
         ]
         lengths = np.array([len(pack) for pack in packs], np.int64)
         self.exchange.meet("deal")
-        self.exchange.broadcast(lengths)
+        self.exchange.broadcast(lengths, source)
         mine = np.empty(lengths[self.node.rank], np.uint8)
         sent = np.frombuffer(bytearray(b"".join(packs)), np.uint8)
-        received_sizes = [mine.size if rank == 0 else 0 for rank in range(self.node.size)]
+        received_sizes = [mine.size if rank == source else 0 for rank in range(self.node.size)]
         self.exchange.move(mine, sent, received_sizes, [len(pack) for pack in packs])
         environments.unpack(safetensors.load(mine.tobytes()), self._columns(self.slices))
 

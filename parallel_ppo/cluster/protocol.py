@@ -52,10 +52,15 @@ class Cluster(Protocol):
         """A problem of one node that is raised in here becomes the problem of all."""
 
     def decide(self, value: str | None) -> str | None:
-        """What the first node says."""
+        """The first node's value."""
+
+    def everyones(self, value: int) -> list[int]:
+        """The values of all nodes, by rank."""
 
     def share_state(self, memory: Memory, snapshot: Snapshot) -> Snapshot:
-        """What the first node starts from; its environments are put into the memory of their owners."""
+        """The state of the node that restored the most steps, else that of the first node; its environments
+        are put into the memory of their owners.
+        """
 
     def gather_columns(self, memory: Memory, iteration: int) -> None:
         """The gathered fields of all slices, so that every node computes targets on the whole."""
@@ -93,6 +98,9 @@ class NoCluster:
 
     def decide(self, value: str | None) -> str | None:
         return value
+
+    def everyones(self, value: int) -> list[int]:
+        return [value]
 
     def share_state(self, memory: Memory, snapshot: Snapshot) -> Snapshot:
         return snapshot

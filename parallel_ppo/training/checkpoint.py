@@ -62,6 +62,11 @@ def steps(directory: Path) -> list[Path]:
     return [found[key] for key in sorted(found, reverse=True)]
 
 
+def num_steps(path: Path) -> int:
+    """The environment steps that a finished checkpoint is named after."""
+    return int(path.name.rpartition("_")[2])
+
+
 def read_manifest(path: Path) -> dict[str, Any]:
     file = path / MANIFEST
     try:

@@ -101,7 +101,6 @@ def make_plan(
         changes = changed_schedule(saved, settings)
     if trace is not None:
         trace = _trace_path(trace, directory.root)
-    resuming = resume is not None and node.leads
     return Plan(
         kind,
         settings,
@@ -109,7 +108,7 @@ def make_plan(
         machine,
         placement,
         directory,
-        resuming,
+        resume is not None,
         trust,
         node,
         inline,

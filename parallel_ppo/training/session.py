@@ -179,7 +179,7 @@ def _load_state(run: Run) -> None:
     plan.directory.open()
     if plan.node.leads:
         user_key.prepare(display.note, display.warn)
-    if not (plan.resume and _resume(run)):
+    if not (_should_resume(run) and _resume_if_possible(run)):
         if len(state.parameters) > LARGE:
             display.note(f"drawing {len(state.parameters):,} parameters and saving them takes a while")
         initialise(run.policy, state.parameters, run.settings.training.seed)
@@ -238,6 +238,27 @@ def _make_recorder(run: Run, callbacks: Callbacks) -> Recorder:
         return Recorder(run, _open_trace(run), callbacks)
     except OSError as error:
         raise StorageError(f"{run.plan.directory.root}: the logs cannot be written ({error})") from None
+
+
+def _should_resume(run: Run) -> bool:
+    """A node that does not lead reads its checkpoints only where they are newer than the first node's: with
+    a shared file system they never are.
+    """
+    plan = run.plan
+    saved = checkpoint.steps(plan.directory.checkpoints) if plan.resume else []
+    newest = run.cluster.everyones(checkpoint.num_steps(saved[0]) if saved else -1)
+    return plan.resume and (plan.node.leads or newest[plan.node.rank] > newest[0])
+
+
+def _resume_if_possible(run: Run) -> bool:
+    """On a node that does not lead a damaged checkpoint is no error: another node has one, or none does."""
+    try:
+        return _resume(run)
+    except InputError as problem:
+        if run.plan.node.leads:
+            raise
+        run.display.warn(str(problem))
+        return False
 
 
 def _resume(run: Run) -> bool:

@@ -248,6 +248,22 @@ def test_one_stopped_node_stops_all_and_another_number_of_nodes_continues(tmp_pa
 
 @pytest.mark.multiprocess
 @pytest.mark.slow
+def test_the_state_comes_from_the_node_with_the_newest_checkpoint(tmp_path: Path) -> None:
+    """Without a shared file system: after a restart another node leads, and the one that led is node 1."""
+    budget, half = ["--total-timesteps", "2560"], ["--total-timesteps", "1280"]
+    whole = train(tmp_path / "whole", *CARTPOLE, *budget, *QUIET)
+    one, other = ([*CARTPOLE, "--continue", "--output-dir", str(tmp_path / name)] for name in ("a", "b"))
+    with Nodes(2, *half, extra={0: one, 1: other}) as started:
+        assert started.wait() == [(0, "")] * 2
+    assert summary(tmp_path / "a")["env_steps"] == 1280
+    with Nodes(3, *budget, extra={0: other, 1: one, 2: other}) as started:
+        assert [code for code, _ in started.wait()] == [0, 0, 0]
+    assert summary(tmp_path / "b")["policy_sha256"] == whole.summary["policy_sha256"]
+    assert len(metrics(tmp_path / "b")) == 10  # of the second half
+
+
+@pytest.mark.multiprocess
+@pytest.mark.slow
 def test_gloo_may_add_the_gradients_itself(tmp_path: Path) -> None:
     """One optimizer step: the same gradient but for the order of additions, and the same bits when it is
     done again.
