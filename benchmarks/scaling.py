@@ -1,5 +1,5 @@
 #!/usr/bin/env python
-"""Measure throughput over the number of workers, and say what limits it."""
+"""Measure throughput over the number of workers, and report what limits it."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import parallel_ppo.venv  # noqa: F401
 # isort: split
 from rich.console import Console
 
+from benchmarks.scaling_report import SizedRun, build_report, write_report
 from parallel_ppo.arguments import Parser, next_free, number_from, number_list, positive, run
 from parallel_ppo.commands.training_flags import shipped_config
 from parallel_ppo.envs.build import probe
@@ -22,9 +23,8 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.reports.command_line import make_directory, new_directory, progress_bar, shown
+from parallel_ppo.reports.document import print_document
 from parallel_ppo.reports.runs import load_run
-from parallel_ppo.reports.scaling import SizedRun
-from parallel_ppo.reports.scaling_report import build_report, print_report, write_report
 from parallel_ppo.reports.trainer import train
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings
@@ -54,11 +54,12 @@ def main() -> int:
         soft_wrap=True,
     )
     cores = plan_placement(read_machine(), num_workers=None, pinning="none").num_workers
-    traced = {1, max((size for size in sizes if size <= cores), default=1)}  # alone, and on all cores
+    full = max((size for size in sizes if size <= cores), default=1)
+    traced = {1, full} if flags.trace else set()
     runs = _run_all(flags, sizes, traced, directory, console)
     report = build_report(runs, warmup=flags.warmup_iters, cores=cores, pieces=pieces_of(settings))
     written = write_report(report, runs, directory)
-    print_report(console, report)
+    print_document(console, report)
     console.print("wrote " + ", ".join(shown(path) for path in written), soft_wrap=True)
     return 0
 
@@ -85,6 +86,11 @@ def _parser() -> Parser:
         result.add_argument(
             flag, type=kind, default=default, metavar="N", help=f"{what} (default: {default})"
         )
+    result.add_argument(
+        "--trace",
+        action="store_true",
+        help="trace 1 worker and all cores, for benchmarks/iteration_simulation.py",
+    )
     return result
 
 

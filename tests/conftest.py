@@ -108,3 +108,21 @@ def _own_key(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     """Tests never touch the user's own signing key."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "config"))
     yield
+
+
+@pytest.fixture(scope="session")
+def real_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """One real run of 20 iterations with evaluations, for tests of what reads runs: copy it, then edit the
+    copy. Its folder is in the environment as well, for processes that a test starts.
+    """
+    directory = tmp_path_factory.mktemp("real") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CONFIG_HOME", str(directory.parent / "config"))
+        train_here(
+            directory, "--env", "CartPole-v1", "--num-envs", "16", "--n-steps", "32", "--seed", "1",
+            "--total-timesteps", str(20 * 16 * 32), "--set", "training.batch_size=128",
+            "--set", "evaluation.interval=5", "--set", "evaluation.num_episodes=4",
+        )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PARALLEL_PPO_REAL_RUN", str(directory))
+        yield directory

@@ -76,8 +76,6 @@ def test_reports_read_files_only() -> None:
         "settings.learning",
         "settings.schema",
         "settings.yaml_files",
-        "machine.iteration_model",
-        "machine.iteration_simulation",
     }
     for name, path in modules().items():
         if room(name) == "reports":

@@ -24,7 +24,7 @@ from parallel_ppo.arguments import (
 from parallel_ppo.commands.suite_runs import run_all, write_results
 from parallel_ppo.exits import InputError
 from parallel_ppo.printable import count
-from parallel_ppo.reports.command_line import new_directory, shown
+from parallel_ppo.reports.command_line import add_format_flag, new_directory, shown
 from parallel_ppo.reports.procgen_scores import EASY_RANGE
 from parallel_ppo.reports.suite import Plan, load_plan, save_plan
 
@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         soft_wrap=True,
     )
     code = run_all(plan, directory, console)
-    written = write_results(load_plan(directory), directory)
+    written = write_results(load_plan(directory), directory, flags.format)
     console.print("wrote " + ", ".join(shown(path) for path in written), soft_wrap=True)
     return code
 
@@ -98,6 +98,7 @@ def _parser() -> Parser:
     )
     add("--output-dir", metavar="DIR", help="where to write (default: the next free runs/suite-N)")
     add("--resume", metavar="DIR", help="go on with a suite that was stopped")
+    add_format_flag(parser)
     return parser
 
 

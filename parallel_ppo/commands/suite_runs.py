@@ -31,9 +31,8 @@ from parallel_ppo.reports.suite import (
     is_evaluated,
     load_suite_runs,
     save_plan,
-    summarise,
 )
-from parallel_ppo.reports.suite_page import write_suite
+from parallel_ppo.reports.suite_report import write_suite
 
 SAVED_AND_STOPPED = (75, 130)
 
@@ -145,9 +144,8 @@ class _State:
         return min(1.0, steps / budget if budget else seconds / (3600 * (self.plan.duration or 1)))
 
 
-def write_results(plan: Plan, directory: Path) -> list[Path]:
-    runs = load_suite_runs(plan, directory)
-    return write_suite(summarise(plan, runs), runs, directory)
+def write_results(plan: Plan, directory: Path, kind: str = "png") -> list[Path]:
+    return write_suite(plan, load_suite_runs(plan, directory), directory, kind=kind)
 
 
 # --- cores --------------------------------------------------------------------------------------------------

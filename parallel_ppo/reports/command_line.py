@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from parallel_ppo.arguments import Parser
 from parallel_ppo.exits import InputError
 from parallel_ppo.printable import printable
 
@@ -55,6 +56,15 @@ def new_directory(path: Path, what_to_do: str = "give a new name") -> Path:
     if any(make_directory(path).iterdir()):
         raise InputError(f"{path}: is not empty; {what_to_do}")
     return path
+
+
+def add_format_flag(parser: Parser) -> None:
+    parser.add_argument(
+        "--format",
+        choices=("png", "pdf"),
+        default="png",
+        help="png: all panels on one sheet; pdf: one file per panel, sized for a paper (default: %(default)s)",
+    )
 
 
 def shown(text: object) -> str:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
 from pathlib import Path
 
 from rich.console import Console
@@ -14,17 +12,12 @@ from rich.console import Console
 from parallel_ppo.arguments import Parser, number_list
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme as themes
-from parallel_ppo.reports.command_line import directory_for, make_directory, shown
-from parallel_ppo.reports.comparison import Comparison, compare
-from parallel_ppo.reports.comparison_report import (
-    comparison_figure,
-    comparison_page,
-    print_comparison,
-    text_report,
-)
+from parallel_ppo.reports.command_line import add_format_flag, directory_for, make_directory, shown
+from parallel_ppo.reports.comparison import compare
+from parallel_ppo.reports.comparison_report import document, run_records
+from parallel_ppo.reports.document import Document, as_csv, as_html, as_json, as_text, print_document
 from parallel_ppo.reports.groups import Group
 from parallel_ppo.reports.runs import load_run, newest_run, one_line
-from parallel_ppo.reports.words import json_ready
 from parallel_ppo.storage.files import write_atomically
 
 EXAMPLES = (
@@ -39,45 +32,39 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(quiet=flags.quiet)
     groups = choose_groups(flags, console)
     thresholds = number_list(flags.returns, flag="--returns", kind=float) if flags.returns else None
-    comparison = compare(groups, thresholds=thresholds)
-    print_comparison(console, comparison)
+    report = document(groups, compare(groups, thresholds=thresholds))
+    print_document(console, report)
     with console.status("drawing") if console.is_terminal else nullcontext():
         compared = [run.path for group in groups for run in group.runs]
         directory = Path(flags.output_dir) if flags.output_dir else directory_for("comparison", compared)
-        written = write_comparison(groups, comparison, directory)
+        written = write_comparison(groups, report, directory, kind=flags.format)
     console.print("wrote " + ", ".join(shown(path) for path in written), soft_wrap=True)
     return 0
 
 
 def _parser() -> Parser:
     result = Parser(
-        description="Compare runs: speedup with an interval, time to a return, memory, equal bits; "
+        description="Compare runs: speedup with an interval, time to a return, memory, bit-identity; "
         "of different algorithms, returns at equal steps and at equal time. "
         "Without runs, the newest sequential and the newest parallel one under runs/.",
         examples=EXAMPLES,
     )
-    result.add_argument(
-        "--sequential", metavar="DIR", action="append", default=[], help="a sequential run (repeat: seeds)"
+    add = result.add_argument
+    add(
+        "--sequential", metavar="DIR", action="append", default=[], help="a sequential run (repeat for seeds)"
     )
-    result.add_argument(
-        "--parallel", metavar="DIR", action="append", default=[], help="a parallel run (repeat: seeds)"
-    )
-    result.add_argument(
+    add("--parallel", metavar="DIR", action="append", default=[], help="a parallel run (repeat for seeds)")
+    add(
         "--run",
         metavar="LABEL=DIR",
         action="append",
         default=[],
-        help="any run under a label (repeat it: seeds); the first label, or --sequential, is the baseline",
+        help="any run with a label (repeat for seeds); the first label, or --sequential, is the baseline",
     )
-    result.add_argument(
-        "--returns", metavar="R,R,..", help="returns whose time to reach is told (default: chosen)"
-    )
-    result.add_argument(
-        "--runs-dir", default="runs", help="where the newest runs are looked for (default: %(default)s)"
-    )
-    result.add_argument(
-        "--output-dir", help="where to write (default: beside the runs, comparison- and their names)"
-    )
+    add("--returns", metavar="R,R,..", help="report the time to reach these returns (default: chosen)")
+    add("--runs-dir", default="runs", help="where to look for the newest runs (default: %(default)s)")
+    add("--output-dir", help="where to write (default: comparison-<names> in the folder of the runs)")
+    add_format_flag(result)
     return result
 
 
@@ -96,7 +83,7 @@ def choose_groups(flags: argparse.Namespace, console: Console) -> list[Group]:
     for label, directories in named.items():
         again = next((name for name in directories if directories.count(name) > 1), None)
         if again is not None:
-            raise InputError(f"{again} is given twice for {label}; a run counts once, give another seed")
+            raise InputError(f"{again} is given twice for {label}; add another seed instead")
     groups = [
         Group(label, tuple(load_run(directory) for directory in directories))
         for label, directories in named.items()
@@ -107,14 +94,17 @@ def choose_groups(flags: argparse.Namespace, console: Console) -> list[Group]:
     return groups
 
 
-def write_comparison(groups: Sequence[Group], comparison: Comparison, directory: Path) -> list[Path]:
+def write_comparison(groups: Sequence[Group], report: Document, directory: Path, *, kind: str) -> list[Path]:
     make_directory(directory)
     texts = {
-        "comparison_report.txt": text_report(comparison),
-        "comparison.json": json.dumps(json_ready(asdict(comparison)), indent=2, allow_nan=False) + "\n",
-        "comparison.html": comparison_page(groups, comparison),
+        "comparison_report.txt": as_text(report),
+        "comparison.json": as_json(report.data),
+        "comparison.html": as_html(report),
+        "results.csv": as_csv(run_records(groups)),
     }
     for name, text in texts.items():
         write_atomically(directory / name, text.encode())
-    image = themes.save(comparison_figure(groups, comparison), directory / "comparison.png")
-    return [image, *[directory / name for name in texts]]
+    note = f"{report.subtitle}\n{report.picture_note}"
+    image = themes.sheet(report.panels, title=report.headline, note=note)
+    written = [themes.save(image, directory / "comparison.png"), *[directory / name for name in texts]]
+    return written + (themes.save_pdfs(report.panels, directory) if kind == "pdf" else [])

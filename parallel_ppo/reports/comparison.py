@@ -13,13 +13,13 @@ import numpy as np
 
 from parallel_ppo.reports import curves, statistics
 from parallel_ppo.reports.groups import Group, algorithm, learning_settings, short_env
-from parallel_ppo.reports.runs import Run
+from parallel_ppo.reports.runs import Run, one_line
 from parallel_ppo.reports.statistics import Estimate
 
-IDENTICAL, DIFFERENT, UNKNOWN, NOT_ASKED = "identical", "different", "unknown", "not asked"
+IDENTICAL, DIFFERENT, UNKNOWN, NOT_COMPARED = "identical", "different", "unknown", "not compared"
 CONTENDED = 0.8
 
-# A step costs the same only where these agree.
+# A step costs the same only if these agree.
 WORK = {
     "training.algorithm": "other algorithm",
     "env.id": "other game",
@@ -28,12 +28,13 @@ WORK = {
     "env.num_envs": "other number of environments",
     "training.batch_size": "other minibatch",
     "training.n_steps": "other rollout length",
+    "curiosity.kind": "other curiosity",
 }
 
 
 @dataclass(frozen=True)
 class GroupResult:
-    """What one group did, on its own."""
+    """The measurements of one group."""
 
     label: str
     directories: list[str]
@@ -42,7 +43,7 @@ class GroupResult:
     env: str
     algorithm: str
     policy: str
-    n_epochs: int | None
+    n_epochs: float
     workers: int
     threads: int
     machine: str
@@ -63,7 +64,7 @@ class GroupResult:
 
 @dataclass(frozen=True)
 class Identity:
-    """Whether `policy_sha256` agrees wherever both runs of a seed wrote it after equal steps."""
+    """Whether `policy_sha256` agrees wherever both runs of a seed recorded it after equal steps."""
 
     verdict: str
     compared: int
@@ -80,14 +81,14 @@ class PairResult:
     efficiency: Estimate
     identity: Identity
     same_algorithm: bool
-    same_work: bool
+    void: str  # why the speeds cannot be compared; empty if they can
     equal_time: float  # seconds: when the shorter of the two groups ended
     return_at_equal_time: dict[str, float]
 
 
 @dataclass(frozen=True)
 class EqualEffort:
-    """Returns of all groups where the shortest of them ended."""
+    """Returns of all groups at the end of the shortest of them."""
 
     steps: int
     return_at_steps: dict[str, float]
@@ -99,19 +100,19 @@ class EqualEffort:
 class Comparison:
     groups: list[GroupResult]
     pairs: list[PairResult]
-    equal_effort: EqualEffort | None  # of different algorithms, whose speeds say nothing alone
+    equal_effort: EqualEffort | None  # only if the algorithms differ
     thresholds: list[float]
     warnings: list[str]
     notes: list[str]
 
     def title(self, result: GroupResult) -> str:
-        """The label, with the algorithm where that is what differs and the label does not say it."""
-        said = self.equal_effort is None or result.label == result.algorithm
-        return result.label if said else f"{result.label} ({result.algorithm})"
+        """The label, with the algorithm if the algorithms differ."""
+        is_enough = self.equal_effort is None or result.label == result.algorithm
+        return result.label if is_enough else f"{result.label} ({result.algorithm})"
 
 
 def compare(groups: Sequence[Group], *, thresholds: Sequence[float] | None = None) -> Comparison:
-    assert len(groups) >= 2, "a comparison needs a baseline and something else"
+    assert len(groups) >= 2, "a comparison needs a baseline and another group"
     baseline, *others = groups
     chosen = list(thresholds) if thresholds else default_thresholds(groups)
     pairs = [compare_pair(baseline, group) for group in others]
@@ -136,10 +137,8 @@ def compare(groups: Sequence[Group], *, thresholds: Sequence[float] | None = Non
 def equal_effort(groups: Sequence[Group]) -> EqualEffort:
     runs = [run for group in groups for run in group.runs]
     steps, time = min(int(run.steps[-1]) for run in runs), min(float(run.wall_time[-1]) for run in runs)
-    return EqualEffort(
-        steps, {group.label: _mean_return(group, lambda run: run.steps <= steps) for group in groups},
-        time, {group.label: _mean_return(group, lambda run: run.wall_time <= time) for group in groups},
-    )  # fmt: skip
+    at_steps = {group.label: _mean_return(group, lambda run: run.steps <= steps) for group in groups}
+    return EqualEffort(steps, at_steps, time, {group.label: _return_at(group, time) for group in groups})
 
 
 # --- one group ----------------------------------------------------------------------------------------------
@@ -156,11 +155,11 @@ def describe(group: Group, thresholds: Sequence[float]) -> GroupResult:
         seeds=[run.seed for run in runs],
         env=short_env(first.env_id),
         algorithm=algorithm(first),
-        policy=str(first.setting("training.policy", "unknown")),
-        n_epochs=first.setting("training.n_epochs"),
+        policy=first.word("training.policy"),
+        n_epochs=first.number("training.n_epochs"),
         workers=first.num_workers,
         threads=first.num_threads,
-        machine=str(first.machine.get("cpu_model", "unknown")),
+        machine=first.cpu_model,
         in_progress=any(run.in_progress for run in runs),
         iterations=max(len(run) for run in runs),
         steps=int(max(run.steps[-1] for run in runs)),
@@ -178,11 +177,11 @@ def describe(group: Group, thresholds: Sequence[float]) -> GroupResult:
 
 
 def final_return(group: Group) -> Estimate:
-    """Mean of the last episodes: over seeds where there are several, over episodes otherwise."""
+    """Mean of the last episodes: over seeds if there are several, over episodes otherwise."""
     if len(group.runs) == 1:
         return statistics.bootstrap(curves.final_returns(group.first))
     means = [returns.mean() for run in group.runs if len(returns := curves.final_returns(run))]
-    return statistics.bootstrap(means)
+    return statistics.over_seeds(means)
 
 
 def seconds_to_return(group: Group, threshold: float) -> float:
@@ -210,7 +209,6 @@ def default_thresholds(groups: Sequence[Group]) -> list[float]:
 def compare_pair(baseline: Group, other: Group) -> PairResult:
     ratio = statistics.speedup(*([curves.timing(run) for run in group.runs] for group in (baseline, other)))
     per_core = cores_used(baseline) / cores_used(other)
-    mine, theirs = learning_settings(baseline.first), learning_settings(other.first)
     end = float(min(run.wall_time[-1] for group in (baseline, other) for run in group.runs))
     return PairResult(
         label=other.label,
@@ -219,10 +217,22 @@ def compare_pair(baseline: Group, other: Group) -> PairResult:
         efficiency=Estimate(ratio.value * per_core, ratio.low * per_core, ratio.high * per_core),
         identity=identity(baseline, other),
         same_algorithm=_same_algorithm(baseline, other),
-        same_work=all(mine.get(key) == theirs.get(key) for key in WORK),
+        void=why_void(baseline, other),
         equal_time=end,
         return_at_equal_time={group.label: _return_at(group, end) for group in (baseline, other)},
     )
+
+
+def why_void(baseline: Group, other: Group) -> str:
+    """The first reason that makes a ratio of the two speeds meaningless."""
+    mine, theirs = learning_settings(baseline.first), learning_settings(other.first)
+    for key, what in WORK.items():
+        if mine.get(key) != theirs.get(key):
+            return f"they did different work ({what})"
+    if (baseline.first.cpu_model, baseline.first.num_cores) != (other.first.cpu_model, other.first.num_cores):
+        return "they ran on different machines"
+    busy = [group.label for group in (baseline, other) if busy_machine(group)]
+    return f"other programs used the machine during {' and '.join(busy)}" if busy else ""
 
 
 def cores_used(group: Group) -> int:
@@ -245,10 +255,10 @@ def _mean_return(group: Group, until: Callable[[Run], np.ndarray]) -> float:
 
 def identity(baseline: Group, other: Group) -> Identity:
     if not _same_algorithm(baseline, other):
-        return Identity(NOT_ASKED, 0, "not compared: another algorithm learns other parameters")
+        return Identity(NOT_COMPARED, 0, "not compared: the algorithms differ")
     pairs = [(a, b) for a in baseline.runs for b in other.runs if a.seed is not None and a.seed == b.seed]
     if not pairs:
-        return Identity(UNKNOWN, 0, "not known: no seed is in both")
+        return Identity(UNKNOWN, 0, "unknown: no seed is in both")
     compared, last = 0, 0
     for first, second in pairs:
         mine, theirs = _by_steps(first), _by_steps(second)
@@ -258,10 +268,10 @@ def identity(baseline: Group, other: Group) -> Identity:
                 sentence = f"no: seed {first.seed} differs from step {steps:,} on"
                 return Identity(DIFFERENT, compared, sentence + _explanation(first, second))
     if compared == 0:
-        return Identity(UNKNOWN, 0, "not known: no parameters were recorded after equal steps")
+        return Identity(UNKNOWN, 0, "unknown: no parameters were recorded after equal steps")
     seeds = f" and {len(pairs)} seeds" if len(pairs) > 1 else ""
-    told = f"yes: one policy_sha256 at all {compared} common iterations{seeds}, to step {last:,}"
-    return Identity(IDENTICAL, compared, told)
+    sentence = f"yes: one policy_sha256 at all {compared} common iterations{seeds}, to step {last:,}"
+    return Identity(IDENTICAL, compared, sentence)
 
 
 def _explanation(first: Run, second: Run) -> str:
@@ -269,7 +279,7 @@ def _explanation(first: Run, second: Run) -> str:
     reason = next(differences(first, second), None)
     if reason is None:
         return ", although settings, machine and version agree: this breaks the contract"
-    return f", as it may: {reason[0].split(' (')[0]}"
+    return f", as expected: {reason[0].split(' (')[0]}"
 
 
 def _by_steps(run: Run) -> dict[int, str]:
@@ -280,9 +290,9 @@ def _by_steps(run: Run) -> dict[int, str]:
 
 
 def unlike_groups(baseline: Group, other: Group, *, proven: bool) -> Iterator[str]:
-    """What makes the two groups different in more than their speed.
+    """All differences besides the speed.
 
-    Where equal hashes prove that they learned the same, only what bears on the speed is left.
+    If equal hashes prove that they learned the same, only differences that affect the speed are left.
     """
     same_algorithm = _same_algorithm(baseline, other)
     for name, mine, theirs in differences(baseline.first, other.first, learning=not proven):
@@ -294,7 +304,7 @@ def unlike_groups(baseline: Group, other: Group, *, proven: bool) -> Iterator[st
 
 
 def settings_of_algorithms(baseline: Group, other: Group) -> Iterator[str]:
-    """Where algorithms differ, the settings that each needs differ with them: told, not warned of."""
+    """Different algorithms need different settings: a note, not a warning."""
     if _same_algorithm(baseline, other):
         return
     names = [name for name, _, _ in differences(baseline.first, other.first) if _is_of_algorithm(name)]
@@ -312,7 +322,7 @@ def _is_of_algorithm(difference: str) -> bool:
 
 
 def unlike_seeds(group: Group) -> Iterator[str]:
-    """A group whose seeds are not alike has no mean worth reporting."""
+    """The runs of a group should differ in their seed only."""
     first = group.first
     for run in group.runs[1:]:
         if run.num_workers != first.num_workers:
@@ -328,29 +338,36 @@ def busy_machine(group: Group) -> list[str]:
         # Further threads of a sequential run may have nothing to do.
         workers = 1 if run.kind == "sequential" else run.num_workers
         idle = curves.column_mean([run], "idle_share")
-        wanted = 100.0 * workers * (1.0 - (idle if idle == idle else 0.0))
+        wanted = 100.0 * workers * (1.0 - (idle if np.isfinite(idle) else 0.0))
         got = curves.cpu_percent([run])
         if got < CONTENDED * wanted:
             lines.append(
-                f"{run.name} got {got:.0f}% CPU while busy for {wanted:.0f}%: other programs used the "
-                "machine, so its speed says little; run it again on an idle one"
+                f"{run.name} got {got:.0f}% CPU but needed {wanted:.0f}%: other programs used the machine; "
+                "measure again on an idle one"
             )
     return lines
 
 
 def differences(first: Run, second: Run, *, learning: bool = True) -> Iterator[tuple[str, Any, Any]]:
-    """Name and both values of all that differs: what decides the learning, then the machine."""
+    """Name and both values of every difference: learning settings first, then the machine."""
     if learning:
         mine, theirs = learning_settings(first), learning_settings(second)
         others = (mine.keys() | theirs.keys()) - {*WORK, "hardware.num_threads"}
         for key in [*WORK, *sorted(others)]:
             if mine.get(key) != theirs.get(key):
-                yield f"{WORK.get(key, 'other setting')} ({key})", mine.get(key), theirs.get(key)
-        one, two = (run.num_threads if run.kind == "sequential" else 1 for run in (first, second))
-        if one != two:
-            yield "other arithmetic (hardware.num_threads; equal bits are promised with 1)", one, two
-    facts = [("machine", first.machine.get("cpu_model"), second.machine.get("cpu_model"))]
-    facts.append(("number of cores", first.num_cores, second.num_cores))
+                one, two = (one_line(str(settings.get(key))) for settings in (mine, theirs))
+                yield f"{WORK.get(key, 'other setting')} ({key})", one, two
+        threads = [run.num_threads if run.kind == "sequential" else 1 for run in (first, second)]
+        if threads[0] != threads[1]:
+            yield (
+                "other arithmetic (hardware.num_threads; equal bits are promised with 1)",
+                threads[0],
+                threads[1],
+            )
+    facts: list[tuple[str, Any, Any]] = [
+        ("machine", first.cpu_model, second.cpu_model),
+        ("number of cores", first.num_cores, second.num_cores),
+    ]
     if learning:
         facts += [
             (name, _short(first.info.get(key)), _short(second.info.get(key)))
@@ -363,5 +380,5 @@ def differences(first: Run, second: Run, *, learning: bool = True) -> Iterator[t
 
 def _short(value: Any) -> str:
     """The start of a commit, and whether files differed from it."""
-    commit, dash, state = str(value or "unknown").partition("-")
+    commit, dash, state = one_line(str(value or "unknown")).partition("-")
     return commit[:10] + dash + state

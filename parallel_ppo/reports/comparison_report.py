@@ -1,76 +1,139 @@
-"""A comparison in words, numbers and pictures: on the console, as text, as a page, as a figure."""
+"""A comparison as a document: the answer, the table, and the pictures."""
 
 from __future__ import annotations
 
 import math
-import textwrap
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
 
-from matplotlib.figure import Figure
-from rich.console import Console
-from rich.table import Table
+import numpy as np
+from matplotlib.axes import Axes
 
 from parallel_ppo.printable import count
-from parallel_ppo.reports import html
+from parallel_ppo.reports import curves
 from parallel_ppo.reports import theme as themes
-from parallel_ppo.reports.command_line import shown
 from parallel_ppo.reports.comparison import (
     DIFFERENT,
     IDENTICAL,
-    NOT_ASKED,
+    NOT_COMPARED,
     Comparison,
     GroupResult,
     PairResult,
 )
-from parallel_ppo.reports.comparison_panels import Drawing, legend_of, panels
 from parallel_ppo.reports.curves import LEAST_EPISODES, RETURN_WINDOW
-from parallel_ppo.reports.groups import Group
-from parallel_ppo.reports.statistics import LEAST_ITERATIONS, Estimate
-from parallel_ppo.reports.theme import Theme
+from parallel_ppo.reports.document import Card, Document, Table
+from parallel_ppo.reports.groups import Group, algorithm, short_env
+from parallel_ppo.reports.plots import (
+    EVALUATIONS,
+    OVER_STEPS,
+    Over,
+    draw_curves,
+    draw_evaluations,
+    draw_phase_bars,
+    draw_returns,
+    lines_note,
+    over_time,
+)
+from parallel_ppo.reports.runs import Run
+from parallel_ppo.reports.statistics import LEAST_ITERATIONS, LEAST_SEEDS, Estimate, smooth, smoothing_window
+from parallel_ppo.reports.theme import LIGHT, Panel
 from parallel_ppo.reports.words import duration, estimate, number, percent, span
 
-CELL = 34
-LINE = 110
+Row = list[str]
 
-# --- the sentences ------------------------------------------------------------------------------------------
+
+def document(groups: Sequence[Group], comparison: Comparison) -> Document:
+    titles = [comparison.title(result) for result in comparison.groups]
+    runs = [f"{result.label}: {', '.join(result.directories)}" for result in comparison.groups]
+    return Document(
+        headline=headline(comparison),
+        subtitle=subtitle(comparison),
+        cards=cards(comparison),
+        warnings=comparison.warnings,
+        tables=[Table("Comparison", ["", *titles], rows(comparison))],
+        notes=[*equal_time_lines(comparison), *comparison.notes, *runs],
+        footnotes=footnotes(comparison),
+        data=asdict(comparison),
+        panels=panels(groups, comparison),
+        picture_note=lines_note(groups) + " Dashed: the baseline.",
+    )
+
+
+# --- the answer ---------------------------------------------------------------------------------------------
 
 
 def fastest(comparison: Comparison) -> PairResult:
-    return max(comparison.pairs, key=lambda pair: pair.speedup.value)
+    """Of those whose speed can be compared, if there are any."""
+    valid = [pair for pair in comparison.pairs if not pair.void]
+    return max(valid or comparison.pairs, key=lambda pair: pair.speedup.value)
 
 
 def headline(comparison: Comparison) -> str:
-    """The answer in one line; no figure that an interval does not stand behind."""
     pair = fastest(comparison)
     both, speedup = f"{pair.label} and {pair.baseline}", pair.speedup
-    bits = {IDENTICAL: ", learning the same bits", DIFFERENT: ", learning other bits"}
-    same = bits.get(pair.identity.verdict, "")
     if comparison.equal_effort is not None:
         names = dict.fromkeys(result.algorithm for result in comparison.groups)
         return f"{' / '.join(names)}: different algorithms, compared at equal steps and at equal time"
-    if not pair.same_work:
-        return f"{both} did different work: their speeds do not compare"
-    if not math.isfinite(speedup.low):
-        return f"{both}: fewer than {LEAST_ITERATIONS} iterations, too few to compare speeds{same}"
-    if speedup.low < 1 < speedup.high:
-        return f"{both}: no clear difference in speed{same}"
-    return f"{pair.label} is {speedup.value:.2f}x ({span(speedup, 2)}) as fast as {pair.baseline}{same}"
+    if pair.void:
+        answer = f"The speeds of {both} cannot be compared: {pair.void}"
+    elif not math.isfinite(speedup.low):
+        answer = f"{both}: fewer than {LEAST_ITERATIONS} iterations, too few to compare speeds"
+    elif speedup.low < 1 < speedup.high:
+        answer = f"{both}: no significant speed difference, {speedup.value:.2f}x ({span(speedup, 2)})"
+    else:
+        answer = f"{pair.label} is {speedup.value:.2f}x ({span(speedup, 2)}) as fast as {pair.baseline}"
+    bits = {IDENTICAL: "; parameters are bit-identical", DIFFERENT: "; parameters differ"}
+    return answer + bits.get(pair.identity.verdict, "")
 
 
 def subtitle(comparison: Comparison) -> str:
-    """What was run, on what."""
+    """What was run, and where."""
     groups = comparison.groups
     facts = (
         [result.env for result in groups],
         [f"network {result.policy}" for result in groups],
-        [count(result.n_epochs or 0, "epoch") for result in groups],
+        [f"epochs {number(result.n_epochs)}" for result in groups],
         [result.machine for result in groups],
     )
     parts = [" vs ".join(dict.fromkeys(values)) for values in facts]
-    parts.append(", ".join(f"{result.label}: {processes(result)}" for result in groups))
-    if comparison.warnings:
-        parts.append(f"{count(len(comparison.warnings), 'warning').upper()}, see the report")
-    return "   |   ".join(parts)
+    return " | ".join([*parts, ", ".join(f"{result.label}: {processes(result)}" for result in groups)])
+
+
+def cards(comparison: Comparison) -> list[Card]:
+    pair = fastest(comparison)
+    result = next(item for item in comparison.groups if item.label == pair.label)
+    bits = {IDENTICAL: "yes", DIFFERENT: "no", NOT_COMPARED: "not compared"}.get(
+        pair.identity.verdict, "unknown"
+    )
+    found = [
+        Card(
+            number(result.throughput.value), f"Steps per second, {pair.label}", _interval(result.throughput)
+        ),
+        Card(
+            number(result.final_return.value, 2),
+            f"Return, {pair.label}",
+            count(result.final_episodes, "episode"),
+        ),
+        Card(bits, "Bit-identical", f"{count(pair.identity.compared, 'iteration')} compared"),
+        Card(number(result.peak_rss_mb), f"Peak MB, {pair.label}"),
+    ]
+    if comparison.equal_effort is not None:
+        return found
+    if pair.void or not math.isfinite(pair.speedup.low):
+        card = (
+            Card("not comparable", "Speedup", pair.void)
+            if pair.void
+            else Card("unknown", "Speedup", "too few iterations")
+        )
+        return [card, *found]
+    worker = Card(percent(Estimate(pair.efficiency.value)), "Efficiency per worker", processes(result))
+    return [Card(f"{pair.speedup.value:.2f}x", "Speedup", _interval(pair.speedup, 2)), worker, *found]
+
+
+def _interval(value: Estimate, digits: int = 0) -> str:
+    return f"95 %: {span(value, digits)}" if math.isfinite(value.low) else ""
 
 
 def processes(result: GroupResult) -> str:
@@ -78,56 +141,63 @@ def processes(result: GroupResult) -> str:
     return count(result.threads, "thread") if is_sequential else count(result.workers, "worker")
 
 
-def group_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """The table: a name, and one cell per group. What was run is a row only where it differs."""
+# --- the table ----------------------------------------------------------------------------------------------
+
+
+def rows(comparison: Comparison) -> list[Row]:
+    """A name and one cell per group. Facts that are equal for all groups are in the subtitle."""
     groups = comparison.groups
-    work = (
-        "game, network, epochs",
-        [f"{result.env}, {result.policy}, {result.n_epochs}" for result in groups],
-    )
+    work = [f"{result.env}, {result.policy}, {number(result.n_epochs)}" for result in groups]
     pairs: list[PairResult | None] = [None, *comparison.pairs]
+    cost = {name for result in groups for name, value in result.seconds_per_1000_steps.items() if value > 0}
     return [
-        ("runs", [_runs(result) for result in groups]),
-        *([work] if len(set(work[1])) > 1 else []),
-        ("cores at work", [processes(result) for result in groups]),
-        ("steps", [number(result.steps) for result in groups]),
-        ("wall time", [duration(result.wall_time) for result in groups]),
-        ("throughput (steps/s)", [estimate(result.throughput) for result in groups]),
+        ["runs", *map(_runs, groups)],
+        *([["game, network, epochs", *work]] if len(set(work)) > 1 else []),
+        ["cores at work", *map(processes, groups)],
+        ["steps", *[number(result.steps) for result in groups]],
+        ["wall time", *[duration(result.wall_time) for result in groups]],
+        ["throughput (steps/s)", *[estimate(result.throughput) for result in groups]],
         *_speedup_rows(pairs),
-        ("collection only (steps/s)", [number(result.collect_fps) for result in groups]),
-        ("share of the update", [f"{number(100 * result.update_share)}%" for result in groups]),
-        (f"return, last {RETURN_WINDOW} episodes", [_final_return(result) for result in groups]),
+        ["collection only (steps/s)", *[number(result.collect_fps) for result in groups]],
+        *[
+            [
+                f"{themes.PHASE_NAMES[name]}, per 1,000 steps",
+                *[duration(r.seconds_per_1000_steps[name]) for r in groups],
+            ]
+            for name in themes.PHASES
+            if name in cost
+        ],
+        [f"return, last {RETURN_WINDOW} episodes", *map(_final_return, groups)],
         *_equal_rows(comparison),
         *_time_rows(comparison),
-        ("peak memory (MB)", [number(result.peak_rss_mb) for result in groups]),
-        ("CPU use", [estimate(Estimate(result.cpu_percent), unit="%") for result in groups]),
-        ("same bits", [pair.identity.sentence if pair else "baseline" for pair in pairs]),
+        ["peak memory (MB)", *[number(result.peak_rss_mb) for result in groups]],
+        ["CPU use", *[estimate(Estimate(result.cpu_percent), unit="%") for result in groups]],
+        ["bit-identical", *[pair.identity.sentence if pair else "baseline" for pair in pairs]],
     ]
 
 
-def _speedup_rows(pairs: Sequence[PairResult | None]) -> list[tuple[str, list[str]]]:
+def _speedup_rows(pairs: Sequence[PairResult | None]) -> list[Row]:
     """Steps of different algorithms cost different work: there is no speedup from one to the other."""
     if not any(pair and pair.same_algorithm for pair in pairs):
         return []
 
-    def cells(figure: Callable[[PairResult], str]) -> list[str]:
-        told = [figure(pair) if pair and pair.same_algorithm else "other algorithm" for pair in pairs]
-        return ["baseline", *told[1:]]
+    def cells(figure: Callable[[PairResult], str]) -> Row:
+        return ["baseline", *[("not comparable" if pair.void else figure(pair)) for pair in pairs if pair]]
 
     return [
-        ("speedup", cells(lambda pair: estimate(pair.speedup, 2, "x"))),
-        ("efficiency per worker", cells(lambda pair: percent(pair.efficiency))),
+        ["speedup", *cells(lambda pair: estimate(pair.speedup, 2, "x"))],
+        ["efficiency per worker", *cells(lambda pair: percent(pair.efficiency))],
     ]
 
 
-def _equal_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
+def _equal_rows(comparison: Comparison) -> list[Row]:
     effort = comparison.equal_effort
     if effort is None:
         return []
     labels = [result.label for result in comparison.groups]
     return [
-        (f"return after {effort.steps:,} steps", [number(effort.return_at_steps[key], 2) for key in labels]),
-        (f"return after {duration(effort.time)}", [number(effort.return_at_time[key], 2) for key in labels]),
+        [f"return after {effort.steps:,} steps", *[number(effort.return_at_steps[key], 2) for key in labels]],
+        [f"return after {duration(effort.time)}", *[number(effort.return_at_time[key], 2) for key in labels]],
     ]
 
 
@@ -137,187 +207,119 @@ def _runs(result: GroupResult) -> str:
 
 
 def _final_return(result: GroupResult) -> str:
-    """A window that is not full says how many episodes it has."""
     if result.final_episodes < LEAST_EPISODES:
         return f"only {count(result.final_episodes, 'episode')} yet"
     text = estimate(result.final_return, 2)
-    if not math.isfinite(result.final_return.low):
-        text += ", all equal"
     return text if result.final_episodes >= RETURN_WINDOW else f"{text}, {result.final_episodes} episodes"
 
 
-def _time_rows(comparison: Comparison) -> list[tuple[str, list[str]]]:
-    """Returns that all groups passed at the same moments are one row, named for the highest."""
-    rows: dict[tuple[str, ...], str] = {}
+def _time_rows(comparison: Comparison) -> list[Row]:
+    """Returns that all groups reached at the same moments are one row, named after the highest."""
+    found: dict[tuple[str, ...], str] = {}
     for threshold in sorted(comparison.thresholds):
         times = [result.seconds_to_return[f"{threshold:g}"] for result in comparison.groups]
         cells = tuple(duration(time) if math.isfinite(time) else "not reached" for time in times)
-        if cells not in rows or set(cells) != {"not reached"}:  # not reached: the lowest says most
-            rows[cells] = f"time to return {threshold:g}"
-    return [(name, list(cells)) for cells, name in rows.items()]
+        if cells not in found or set(cells) != {"not reached"}:  # of those never reached, the lowest
+            found[cells] = f"time to return {threshold:g}"
+    return [[name, *cells] for cells, name in found.items()]
 
 
 def equal_time_lines(comparison: Comparison) -> list[str]:
-    lines = []
-    for pair in () if comparison.equal_effort else comparison.pairs:
-        told = ", ".join(f"{name} {number(value, 2)}" for name, value in pair.return_at_equal_time.items())
-        lines.append(f"Return after {duration(pair.equal_time)} of wall time: {told}.")
-    return lines
+    return [
+        f"Return after {duration(pair.equal_time)} of wall time: "
+        + ", ".join(f"{name} {number(value, 2)}" for name, value in pair.return_at_equal_time.items())
+        for pair in (() if comparison.equal_effort else comparison.pairs)
+    ]
 
 
 def footnotes(comparison: Comparison) -> list[str]:
     is_single = all(len(result.seeds) == 1 for result in comparison.groups)
     lines = [
-        "Throughput is end to end (collect and update) without the first iteration. Intervals are "
-        "95 % bootstraps: speeds over blocks of neighbouring iterations and over seeds (from "
-        f"{LEAST_ITERATIONS} iterations on), returns over "
-        f"{'episodes' if is_single else 'seeds'} (from {LEAST_EPISODES} episodes on).",
+        "Throughput is end to end (collect and update) without the first iteration. Intervals are 95 % "
+        f"bootstraps: speeds over blocks of iterations and over seeds (from {LEAST_ITERATIONS} iterations on), "
+        f"returns over {'episodes' if is_single else f'seeds (from {LEAST_SEEDS} seeds on)'}."
     ]
     if any(pair.same_algorithm for pair in comparison.pairs):
-        lines.append(
-            "Efficiency is speedup divided by the number of workers, times the threads of the baseline."
-        )
+        lines.append("Efficiency is speedup divided by workers, times the threads of the baseline.")
     if is_single:
         lines.append(
-            "One run each: the intervals do not cover the change from run to run; give several seeds."
+            "One run each: the intervals do not cover the variation between runs; use several seeds."
         )
     return lines
 
 
-def _directories(comparison: Comparison) -> list[tuple[str, str]]:
-    return [(result.label, directory) for result in comparison.groups for directory in result.directories]
-
-
-# --- as text ------------------------------------------------------------------------------------------------
-
-
-def text_report(comparison: Comparison) -> str:
-    """The whole comparison for a reader without colours or pictures."""
-    title = headline(comparison)
-    parts = [f"{title}\n{'=' * len(title)}", textwrap.fill(subtitle(comparison), LINE), _table(comparison)]
-    parts += ["\n".join(lines)] if (lines := equal_time_lines(comparison)) else []
-    directories = [f"{label}: {directory}" for label, directory in _directories(comparison)]
-    lists = (("READ WITH CARE", comparison.warnings), ("Notes", comparison.notes), ("Runs", directories))
-    parts += ["\n".join([name, *map(_bullet, lines)]) for name, lines in lists if lines]
-    parts.append("\n".join(textwrap.fill(line, LINE) for line in footnotes(comparison)))
-    return "\n\n".join(parts) + "\n"
-
-
-def _table(comparison: Comparison) -> str:
-    names = [comparison.title(result) for result in comparison.groups]
-    lines = [("", names), *group_rows(comparison)]
-    table = [[name, *cells] for name, cells in lines]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    widths = [widths[0], *[min(CELL, width) for width in widths[1:]]]
-    rows = ["\n".join(_row(cells, widths)) for cells in table]
-    return "\n".join([rows[0], "-" * (sum(widths) + 2 * len(widths)), *rows[1:]])
-
-
-def _row(cells: list[str], widths: list[int]) -> list[str]:
-    """One row, over as many lines as its longest cell needs."""
-    wrapped = [textwrap.wrap(cell, width) or [""] for cell, width in zip(cells, widths, strict=True)]
-    height = max(len(lines) for lines in wrapped)
-    padded = [
-        [line.ljust(width) for line in lines + [""] * (height - len(lines))]
-        for lines, width in zip(wrapped, widths, strict=True)
-    ]
-    return ["  ".join(line).rstrip() for line in zip(*padded, strict=True)]
-
-
-def _bullet(line: str) -> str:
-    return textwrap.fill(line, LINE, initial_indent="- ", subsequent_indent="  ", break_long_words=False)
-
-
-def print_comparison(console: Console, comparison: Comparison) -> None:
-    table = Table(title=shown(headline(comparison)), title_justify="left", title_style="bold")
-    table.add_column("")
-    for result in comparison.groups:
-        table.add_column(shown(comparison.title(result)), overflow="fold")
-    for name, cells in group_rows(comparison):
-        table.add_row(name, *[shown(cell) for cell in cells], style="bold" if name == "speedup" else "")
-    console.print(table)
-    for line in comparison.warnings:
-        console.print(f"[yellow]warning:[/yellow] {shown(line)}", soft_wrap=True)
-    for line in comparison.notes:
-        console.print(f"[dim]note: {shown(line)}[/dim]", soft_wrap=True)
-
-
-# --- as a page ----------------------------------------------------------------------------------------------
-
-
-def comparison_page(groups: Sequence[Group], comparison: Comparison) -> str:
-    title = headline(comparison)
-    rows = [(name, *cells) for name, cells in group_rows(comparison)]
-    body = [
-        f"<h1>{html.escape(title)}</h1>",
-        html.paragraph(subtitle(comparison), kind="muted"),
-        html.bullets("Read with care", comparison.warnings, kind="warnings"),
-        html.cards(_cards(comparison)),
-        html.pictures([(name, _alone(draw, comparison)) for name, draw in panels(groups, comparison)]),
-        html.paragraph(_lines(groups), kind="muted"),
-        "<h2>Figures</h2>",
-        html.table(["", *[comparison.title(result) for result in comparison.groups]], rows),
-        *[html.paragraph(line) for line in equal_time_lines(comparison)],
-        html.bullets("Notes", comparison.notes),
-        "<h2>Runs</h2>",
-        html.table(["label", "directory"], _directories(comparison)),
-        "<footer>" + "".join(html.paragraph(line) for line in footnotes(comparison)) + "</footer>",
-    ]
-    return html.page(title=title, body=body)
-
-
-def _cards(comparison: Comparison) -> list[str]:
-    pair = fastest(comparison)
-    result = next(item for item in comparison.groups if item.label == pair.label)
-    verdicts = {IDENTICAL: "yes", DIFFERENT: "no", NOT_ASKED: "not asked"}
-    verdict = verdicts.get(pair.identity.verdict, "not known")
-    per_worker = percent(Estimate(pair.efficiency.value)) if pair.same_work else "not known"
-    is_known = pair.same_work and math.isfinite(pair.speedup.low)
-    speedup = f"{number(pair.speedup.value, 2)}x" if is_known else "not known"
-    returns, fps = number(result.final_return.value, 2), result.throughput
+def run_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
+    """For results.csv: one row per run."""
     return [
-        html.card(speedup, "Speedup", _interval(pair.speedup, 2) if pair.same_work else "different work"),
-        html.card(number(fps.value), f"Steps per second, {pair.label}", _interval(fps)),
-        html.card(per_worker, "Efficiency per worker", processes(result)),
-        html.card(returns, f"Return, {pair.label}", f"{count(result.final_episodes, 'episode')}"),
-        html.card(verdict, "Same bits", f"{count(pair.identity.compared, 'iteration')} compared"),
-        html.card(number(result.peak_rss_mb), f"Peak MB, {pair.label}"),
-    ]  # fmt: skip
+        {
+            "label": group.label,
+            "run": run.name,
+            "seed": run.seed,
+            "environment": short_env(run.env_id),
+            "algorithm": algorithm(run),
+            "network": run.word("training.policy"),
+            "workers": run.num_workers,
+            "steps": int(run.steps[-1]),
+            "wall_time_seconds": float(run.wall_time[-1]),
+            "steps_per_second": curves.timing(run).throughput,
+            "return_last_100": float(np.mean(final)) if len(final := curves.final_returns(run)) else None,
+            "peak_memory_mb": curves.peak_memory_mb([run]),
+            "policy_sha256": run.policy_sha256[-1],
+        }
+        for group in groups
+        for run in group.runs
+    ]
 
 
-def _interval(value: Estimate, digits: int = 0) -> str:
-    return (
-        f"95 %: {span(value, digits)}" if math.isfinite(value.low) else "too few iterations for an interval"
-    )
+# --- the pictures -------------------------------------------------------------------------------------------
 
 
-# --- as a figure --------------------------------------------------------------------------------------------
+def panels(groups: Sequence[Group], comparison: Comparison) -> list[Panel]:
+    time = over_time(groups)
+    costs = [(result.label, result.seconds_per_1000_steps) for result in comparison.groups]
+    legend = [
+        (
+            f"{comparison.title(result)}: {number(result.throughput.value)} steps/s",
+            themes.color_of(LIGHT, index),
+        )
+        for index, result in enumerate(comparison.groups)
+    ]
+    found = [
+        Panel(
+            "return_over_time",
+            "Return over wall time",
+            partial(draw_returns, groups, time, dash_first=True),
+            legend,
+        ),
+        Panel(
+            "return_over_steps",
+            "Return over steps",
+            partial(draw_returns, groups, OVER_STEPS, dash_first=True),
+            legend,
+        ),
+        Panel("throughput", "Throughput, end to end", partial(_draw_throughput, groups, time), legend),
+        Panel("phases", "Where the time goes", partial(draw_phase_bars, costs)),
+    ]
+    if any(name in run.columns for name in EVALUATIONS for group in groups for run in group.runs):
+        draw = partial(draw_evaluations, groups, OVER_STEPS)
+        found.append(Panel("evaluation", "Return of evaluations", draw, legend))
+    return found
 
 
-def comparison_figure(
-    groups: Sequence[Group], comparison: Comparison, *, theme: Theme = themes.LIGHT
-) -> Figure:
-    with themes.drawing(theme):
-        title, legend = headline(comparison), legend_of(comparison, theme)
-        _, body, figure = themes.headed_figure(13, 8.6, title=title, legend=legend)
-        for axes, (_, draw) in zip(body.subplots(2, 2).ravel(), panels(groups, comparison), strict=True):
-            draw(axes, theme)
-        small = "\n".join(textwrap.fill(text, 170) for text in (subtitle(comparison), _lines(groups)))
-        body.supxlabel(small, x=0.012, ha="left", fontsize=9, color=theme.muted)
-    return figure
+def _throughput(run: Run) -> np.ndarray:
+    fps = run.iteration_steps() / np.maximum(run.iteration_seconds(), 1e-9)
+    fps[: curves.warm_up(run)] = np.nan
+    return fps
 
 
-def _lines(groups: Sequence[Group]) -> str:
-    """What is thick, thin, shaded, dotted and dashed in these panels."""
-    has_seeds = any(len(group.runs) > 1 for group in groups)
-    return (
-        "Thick lines: throughput smoothed over a twentieth of the run (returns: mean of the last "
-        f"{RETURN_WINDOW} episodes{', and over seeds, with 95 % bands' if has_seeds else ''}). "
-        f"Thin lines: each iteration{' (returns: each seed)' if has_seeds else ''}. "
-        "Dotted: mean throughput. Dashed: the baseline."
-    )
+def _smoothed_throughput(run: Run) -> np.ndarray:
+    fps = _throughput(run)
+    return np.where(np.isfinite(fps), smooth(fps, smoothing_window(len(fps))), np.nan)
 
 
-def _alone(draw: Drawing, comparison: Comparison) -> Callable[[Theme], Figure]:
-    """A panel as a figure of its own, for pages of any width."""
-    return lambda theme: themes.panel_figure(draw, theme, legend=legend_of(comparison, theme))
+def _draw_throughput(groups: Sequence[Group], time: Over, axes: Axes) -> None:
+    draw_curves(axes, groups, time, _smoothed_throughput, _throughput)
+    time.label(axes)
+    axes.set_ylabel("steps per second")
+    themes.from_zero(axes)
+    themes.plain_numbers(axes)

@@ -35,8 +35,8 @@ def learning_settings(run: Run) -> dict[str, Any]:
 
 def algorithm(run: Run) -> str:
     """As a label names it; a lag is part of it."""
-    name, lag = run.setting("training.algorithm", "ppo"), run.setting("training.lag", 0)
-    return one_line(f"{name}, lag {lag}" if lag else str(name))
+    name, lag = run.word("training.algorithm", "ppo"), run.number("training.lag", 0)
+    return f"{name}, lag {lag:g}" if lag else name
 
 
 def group_seeds(runs: Sequence[Run]) -> list[Group]:

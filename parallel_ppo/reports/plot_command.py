@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -11,15 +12,20 @@ from rich.console import Console
 from parallel_ppo.arguments import Parser
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme as themes
-from parallel_ppo.reports.command_line import directory_for, make_directory, progress_bar, shown
+from parallel_ppo.reports.command_line import (
+    add_format_flag,
+    directory_for,
+    make_directory,
+    progress_bar,
+    shown,
+)
 from parallel_ppo.reports.groups import group_seeds
-from parallel_ppo.reports.levels_page import write_levels
-from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, curves_figure
+from parallel_ppo.reports.plots import OVER_STEPS, lines_note, over_time, panels_of, title_of
 from parallel_ppo.reports.runs import Run, find_runs, load_log, load_run
 
 EXAMPLES = (
     "plot_results.py runs/parallel-1",
-    "plot_results.py runs/seed1 runs/seed2 runs/seed3 --output-dir three-seeds",
+    "plot_results.py runs/seed1 runs/seed2 runs/seed3 --output-dir three-seeds --format pdf",
     "plot_results.py --log-file logs/PPO_Sequential/metrics.jsonl",
 )
 
@@ -27,43 +33,36 @@ EXAMPLES = (
 def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parser().parse_args(arguments)
     console = Console(quiet=flags.quiet)
-    if flags.smoothing is not None and flags.smoothing < 1:
-        raise InputError(f"--smoothing {flags.smoothing}: expected at least 1 iteration")
     runs = choose_runs(flags, console)
     for run in runs:
         for note in run.notes:
             console.print(f"[dim]note: {shown(note)}[/dim]", soft_wrap=True)
     by_place = sorted((run.path for run in runs), key=lambda path: path.resolve())
     directory = Path(flags.output_dir) if flags.output_dir else directory_for("plots", by_place)
-    written = write_plots(runs, directory, smoothing=flags.smoothing, dark=flags.dark, console=console)
+    written = write_plots(runs, directory, kind=flags.format, console=console)
     console.print("wrote " + ", ".join(shown(path) for path in written), soft_wrap=True)
     return 0
 
 
 def _parser() -> Parser:
     result = Parser(
-        description="Plot returns, losses, entropy, KL, throughput, memory and phases over steps and time. "
-        "Runs that differ only in their seed become a mean with its interval. "
+        description="Plot returns, evaluations, losses, entropy, KL, throughput, memory and phases over steps "
+        "and time. Runs that differ only in their seed become one curve. "
         "Without a run, the newest one under runs/.",
         examples=EXAMPLES,
     )
     result.add_argument("runs", nargs="*", metavar="RUN_DIR", help="run directories")
     result.add_argument(
-        "--log-file", action="append", default=[], help="a metrics.jsonl on its own (repeatable)"
+        "--log-file", action="append", default=[], help="a metrics.jsonl without a run directory (repeatable)"
     )
     result.add_argument(
-        "--smoothing",
-        type=int,
-        help="iterations to smooth over (default: a twentieth of the run, at most 50)",
-    )
-    result.add_argument("--dark", action="store_true", help="on a dark ground")
-    result.add_argument(
-        "--runs-dir", default="runs", help="where the newest run is looked for (default: %(default)s)"
+        "--runs-dir", default="runs", help="where to look for the newest run (default: %(default)s)"
     )
     result.add_argument(
         "--output-dir",
-        help="where to write (default: plots/ in the run directory; of several runs, beside them)",
+        help="where to write (default: plots/ in the run directory; for several runs, in their folder)",
     )
+    add_format_flag(result)
     return result
 
 
@@ -80,20 +79,18 @@ def choose_runs(flags: argparse.Namespace, console: Console) -> list[Run]:
     return [load_run(directory) for directory in directories] + [load_log(path) for path in flags.log_file]
 
 
-def write_plots(
-    runs: Sequence[Run], directory: Path, *, smoothing: int | None, dark: bool, console: Console
-) -> list[Path]:
+def write_plots(runs: Sequence[Run], directory: Path, *, kind: str, console: Console) -> list[Path]:
+    """Two sheets as PNG; or a PDF for each panel over steps, and for the return over time."""
     groups = group_seeds(runs)
     make_directory(directory)
-    theme = themes.DARK if dark else themes.LIGHT
+    steps, time = panels_of(groups, OVER_STEPS), panels_of(groups, over_time(groups))
+    if kind == "pdf":
+        return themes.save_pdfs([*steps, replace(time[0], name="return_over_time")], directory)
     written = []
     with progress_bar(console) as progress:
-        task = progress.add_task("drawing", total=4)
-        for over in (OVER_STEPS, OVER_TIME):
-            figure = curves_figure(groups, over=over, smoothing=smoothing, theme=theme)
-            for kind in ("png", "svg"):
-                written.append(themes.save(figure, directory / f"curves_over_{over}.{kind}"))
-                progress.advance(task)
-        if len(runs) == 1:
-            written += write_levels(runs[0], directory, theme)
+        task = progress.add_task("drawing", total=2)
+        for name, panels in (("steps", steps), ("time", time)):
+            figure = themes.sheet(panels, title=title_of(groups), note=lines_note(groups), columns=3)
+            written.append(themes.save(figure, directory / f"curves_over_{name}.png"))
+            progress.advance(task)
     return written

@@ -1,16 +1,18 @@
-"""The curves of one or several runs: what was learned, how fast, and with what."""
+"""The curves of one or several runs: what was learned, how fast, and with what resources."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 
 from parallel_ppo.reports import theme as themes
 from parallel_ppo.reports.curves import (
+    LEAST_EPISODES,
     RETURN_WINDOW,
     iteration_returns,
     phase_cost,
@@ -19,211 +21,230 @@ from parallel_ppo.reports.curves import (
 )
 from parallel_ppo.reports.groups import Group, short_env
 from parallel_ppo.reports.runs import Run
-from parallel_ppo.reports.statistics import mean_curve, smooth, smoothing_window
-from parallel_ppo.reports.theme import PHASE_NAMES, PHASES, Theme
+from parallel_ppo.reports.statistics import LEAST_SEEDS, mean_curve, smooth, smoothing_window
+from parallel_ppo.reports.theme import LIGHT, PHASE_NAMES, PHASES, Legend, Panel
 
-OVER_STEPS = "steps"
-OVER_TIME = "time"
+RETURN_LABEL = f"Return (last {RETURN_WINDOW} training episodes)"
+EVALUATIONS = {"eval_train_return": "training levels", "eval_test_return": "unseen levels"}
+CURVES = {  # column: title, unit
+    "episode_length_mean": ("Episode length", "steps"),
+    "entropy": ("Policy entropy", "nats"),
+    "policy_loss": ("Policy loss", ""),
+    "value_loss": ("Value loss", ""),
+    "approx_kl": ("KL of the update", "nats"),
+    "fps": ("Throughput, end to end", "steps/s"),
+    "rss_mb": ("Memory, all processes", "MB"),
+}
+CURIOSITY_CURVES = {
+    "intrinsic_reward": ("Intrinsic reward, before scaling", ""),
+    "intrinsic_reward_scaled": ("Intrinsic reward, scaled", ""),
+    "intrinsic_return": ("Intrinsic return, before scaling", ""),
+    "predictor_loss": ("Loss of the predictor", ""),
+    "inverse_loss": ("Loss of the inverse model", ""),
+    "forward_loss": ("Loss of the forward model", ""),
+    "intrinsic_explained_variance": ("Explained variance of the intrinsic value", ""),
+    "episodic_memory_size": ("Episodic memory", "embeddings"),
+}
+Values = Callable[[Run], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Panel:
-    column: str
-    title: str
+class Over:
+    """What the horizontal axis shows: environment steps, or wall time in a unit that fits."""
+
+    name: str
+    scale: float = 1.0
     unit: str = ""
 
+    def of(self, run: Run) -> np.ndarray:
+        return run.steps if self.name == "steps" else run.wall_time / self.scale
 
-PANELS = (
-    Panel("episode_return_mean", "Episode return"),
-    Panel("episode_length_mean", "Episode length", "steps"),
-    Panel("entropy", "Policy entropy", "nats"),
-    Panel("policy_loss", "Policy loss"),
-    Panel("value_loss", "Value loss"),
-    Panel("approx_kl", "KL of the update", "nats"),
-    Panel("fps", "Throughput, end to end", "steps/s"),
-    Panel("rss_mb", "Memory, all processes", "MB"),
-)
+    def label(self, axes: Axes) -> None:
+        if self.name == "steps":
+            themes.steps_axis(axes)
+        else:
+            axes.set_xlabel(f"wall time ({self.unit})")
+        axes.set_xlim(left=0)
 
 
-CURIOSITY_PANELS = (
-    Panel("intrinsic_reward", "Intrinsic reward, before scaling"),
-    Panel("intrinsic_reward_scaled", "Intrinsic reward, scaled"),
-    Panel("intrinsic_return", "Intrinsic return, before scaling"),
-    Panel("predictor_loss", "Loss of the predictor"),
-    Panel("inverse_loss", "Loss of the inverse model"),
-    Panel("forward_loss", "Loss of the forward model"),
-    Panel("intrinsic_explained_variance", "Explained variance of the intrinsic value"),
-    Panel("episodic_memory_size", "Episodic memory", "embeddings"),
-)
+OVER_STEPS = Over("steps")
 
 
-def panels_of(groups: Sequence[Group]) -> tuple[Panel, ...]:
-    """Curiosity's are drawn where a run has it."""
+def over_time(groups: Sequence[Group]) -> Over:
+    ends = [float(np.nanmax(run.wall_time, initial=0)) for group in groups for run in group.runs]
+    return Over("time", *themes.time_unit(max(ends)))
+
+
+def panels_of(groups: Sequence[Group], over: Over) -> list[Panel]:
+    """Everything a run measures; curiosity and evaluations only if a run has them."""
     written = {name for group in groups for run in group.runs for name in run.columns}
-    return PANELS + tuple(panel for panel in CURIOSITY_PANELS if panel.column in written)
-
-
-def curves_figure(
-    groups: Sequence[Group], *, over: str, smoothing: int | None, theme: Theme = themes.LIGHT
-) -> Figure:
-    """All panels over steps or over wall time."""
-    with themes.drawing(theme):
-        legend = [(group.label, _color(theme, index)) for index, group in enumerate(groups)]
-        chosen = panels_of(groups)
-        rows = -(-(len(chosen) + 1) // 3)
-        _, body, figure = themes.headed_figure(15, 1 + 3 * rows, title=_title(groups), legend=legend)
-        panels = body.subplots(rows, 3).ravel()
-        for axes in panels[len(chosen) : -1]:
-            axes.remove()
-        scale, unit = _scale(groups, over)
-        for axes, panel in zip(panels, chosen, strict=False):
-            _draw_panel(axes, panel, groups, over=over, smoothing=smoothing, scale=scale, theme=theme)
-            _label_x(axes, over, unit)
-        _draw_phases(panels[-1], groups, over=over, smoothing=smoothing, scale=scale, theme=theme)
-        if len(groups) == 1:
-            _label_x(panels[-1], over, unit)
-        body.supxlabel(_lines(groups, smoothing), x=0.012, ha="left", fontsize=9, color=theme.muted)
-    return figure
-
-
-def _lines(groups: Sequence[Group], smoothing: int | None) -> str:
-    """What is thick, thin and shaded."""
-    windows = {smoothing or smoothing_window(len(run)) for group in groups for run in group.runs}
-    if windows == {1}:
-        text = f"Thick lines: each iteration (returns: mean of the last {RETURN_WINDOW} episodes)"
-        thin = "returns of each iteration"
-    else:
-        over, thin = " or ".join(map(str, sorted(windows)[-2:])), "each iteration"
-        text = (
-            f"Thick lines: mean of the last {over} iterations (returns: of the last {RETURN_WINDOW} episodes)"
+    legend = colors(groups) if len(groups) > 1 else ()
+    curves = CURVES | {name: curve for name, curve in CURIOSITY_CURVES.items() if name in written}
+    panels = [Panel("return", RETURN_LABEL, partial(draw_returns, groups, over), legend)]
+    if written & EVALUATIONS.keys():
+        panels.append(
+            Panel("evaluation", "Return of evaluations", partial(draw_evaluations, groups, over), legend)
         )
-    if any(len(group.runs) > 1 for group in groups):
-        text += " and over seeds, with 95 % bands"
-        thin = "each iteration"
-    return f"{text}. Thin lines: {thin}."
+    for name, (title, unit) in curves.items():
+        label = f"{title} ({unit})" if unit else title
+        panels.append(Panel(name, label, partial(_draw_column, groups, over, name, label), legend))
+    return [*panels, phase_panel(groups, over)]
 
 
-def _color(theme: Theme, index: int) -> str:
-    """A run on its own is blue; orange is the baseline of a comparison."""
-    return themes.color_of(theme, index + 1)
+def colors(groups: Sequence[Group]) -> Legend:
+    return [(group.label, themes.color_of(LIGHT, index)) for index, group in enumerate(groups)]
 
 
-def positions(run: Run, over: str) -> np.ndarray:
-    return run.wall_time if over == OVER_TIME else run.steps
-
-
-def _title(groups: Sequence[Group]) -> str:
+def title_of(groups: Sequence[Group]) -> str:
     games = sorted({short_env(run.env_id) for group in groups for run in group.runs} - {"unknown"})
     name = groups[0].label if len(groups) == 1 else f"{len(groups)} runs"
     return name if games in ([], [name]) else f"{', '.join(games)}: {name}"
 
 
-def _scale(groups: Sequence[Group], over: str) -> tuple[float, str]:
-    if over == OVER_STEPS:
-        return 1.0, ""
-    ends = [run.wall_time[np.isfinite(run.wall_time)] for group in groups for run in group.runs]
-    return themes.time_unit(max((float(end[-1]) for end in ends if end.size), default=0.0))
+def lines_note(groups: Sequence[Group]) -> str:
+    """What thick lines, thin lines and bands are."""
+    sizes = {len(group.runs) for group in groups}
+    note = f"Thick lines: smoothed over a twentieth of the run; returns: mean of the last {RETURN_WINDOW} episodes"
+    if max(sizes) > 1:
+        note += "; with several seeds their mean"
+    thin = ["each iteration (one seed)"] if 1 in sizes else []
+    thin += [f"each seed (2 to {LEAST_SEEDS - 1} seeds)"] if sizes & set(range(2, LEAST_SEEDS)) else []
+    note += f". Thin lines: {', '.join(thin)}" if thin else ""
+    band = (
+        f" Bands: 95 % bootstrap over seeds (from {LEAST_SEEDS} seeds on)."
+        if max(sizes) >= LEAST_SEEDS
+        else ""
+    )
+    return f"{note}.{band}"
 
 
-def _label_x(axes: Axes, over: str, unit: str) -> None:
-    if over == OVER_STEPS:
-        themes.steps_axis(axes)
-    else:
-        axes.set_xlabel(f"wall time ({unit})")
-    if axes.lines:
-        axes.set_xlim(left=0)
+# --- curves -------------------------------------------------------------------------------------------------
 
 
-def _draw_panel(
+def draw_curves(
     axes: Axes,
-    panel: Panel,
     groups: Sequence[Group],
+    over: Over,
+    smoothed: Values,
+    raw: Values,
     *,
-    over: str,
-    smoothing: int | None,
-    scale: float,
-    theme: Theme,
-) -> None:
-    axes.set_title(panel.title + (f" ({panel.unit})" if panel.unit else ""))
-    for index, group in enumerate(groups):
-        color = _color(theme, index)
-        x = [positions(run, over) for run in group.runs]
-        raw = [_raw(run, panel) for run in group.runs]
-        for position, values in zip(x, raw, strict=True):
-            axes.plot(position / scale, values, color=color, alpha=0.35, linewidth=0.8)
-        smoothed = [_smoothed(run, panel, smoothing) for run in group.runs]
-        themes.line(axes, mean_curve(x, smoothed), color=color, scale=scale)
-    if not any(np.isfinite(run.column(panel.column)).any() for group in groups for run in group.runs):
-        themes.empty(axes, f"no {panel.column} in the log")
+    dash_first: bool = False,
+    **style: Any,
+) -> bool:
+    """One color for each group: its mean; with it each iteration of a single run, each of a few seeds, or the
+    band of many seeds. Whether there was anything to draw.
+    """
+    drawn = False
+    for index, group in reversed(list(enumerate(groups))):
+        color = themes.color_of(LIGHT, index)
+        curves = [_known(over, run, smoothed) for run in group.runs]
+        thin = curves if len(curves) > 1 else [_known(over, run, raw) for run in group.runs]
+        for x, y in thin if len(thin) < LEAST_SEEDS else ():
+            axes.plot(x, y, color=color, alpha=0.35, linewidth=0.8)
+        grid, mean, low, high = mean_curve([x for x, _ in curves], [y for _, y in curves])
+        look = {"marker": "o" if len(grid) == 1 else None} | style
+        if dash_first and index == 0:
+            look["linestyle"] = (0, (4, 3))
+        axes.plot(grid, mean, color=color, **look)
+        if np.isfinite(low).any():
+            axes.fill_between(grid, low, high, color=color, alpha=0.2, linewidth=0)
+        drawn = drawn or len(grid) > 0
+    return drawn
+
+
+def _known(over: Over, run: Run, values: Values) -> tuple[np.ndarray, np.ndarray]:
+    x, y = over.of(run), values(run)
+    known = np.isfinite(x) & np.isfinite(y)
+    return x[known], y[known]
+
+
+def draw_returns(groups: Sequence[Group], over: Over, axes: Axes, *, dash_first: bool = False) -> None:
+    raw = iteration_returns if len(groups) == 1 else return_curve
+    drawn = draw_curves(axes, groups, over, return_curve, raw, dash_first=dash_first)
+    axes.set_ylabel(RETURN_LABEL)
+    over.label(axes)
+    if not drawn:
+        themes.empty(axes, f"fewer than {LEAST_EPISODES} episodes have finished")
+
+
+def _smoothed(column: str, run: Run) -> np.ndarray:
+    values = run.column(column)
+    return np.where(np.isfinite(values), smooth(values, smoothing_window(len(run))), np.nan)
+
+
+def _draw_column(groups: Sequence[Group], over: Over, column: str, label: str, axes: Axes) -> None:
+    drawn = draw_curves(axes, groups, over, partial(_smoothed, column), lambda run: run.column(column))
+    over.label(axes)
+    axes.set_ylabel(label)
+    if not drawn:
+        themes.empty(axes, f"no {column} in the log")
         return
-    if panel.unit in ("MB", "steps/s"):
+    if column in ("rss_mb", "fps"):
         themes.from_zero(axes)
     themes.plain_numbers(axes)
 
 
-def _raw(run: Run, panel: Panel) -> np.ndarray:
-    return iteration_returns(run) if panel.column == "episode_return_mean" else run.column(panel.column)
+def draw_evaluations(groups: Sequence[Group], over: Over, axes: Axes) -> None:
+    """Procgen's picture of generalization: the same policy on training and on unseen levels."""
+    for (column, name), line, marker in zip(EVALUATIONS.items(), ("-", "--"), ("o", "s"), strict=True):
+        face = None if line == "-" else LIGHT.background
+        style: Any = {"linestyle": line, "marker": marker, "markersize": 4, "markerfacecolor": face}
+        if draw_curves(axes, groups, over, partial(Run.column, name=column), _nothing, **style):
+            axes.plot([], [], color=LIGHT.text, label=name, **style)
+    axes.legend(loc="best")
+    axes.set_ylabel("Return of evaluations")
+    over.label(axes)
 
 
-def _smoothed(run: Run, panel: Panel, smoothing: int | None) -> np.ndarray:
-    """Returns are smoothed over episodes rather than iterations, so that long episodes do not count less."""
-    if panel.column == "episode_return_mean":
-        return return_curve(run)
-    smoothed = smooth(run.column(panel.column), smoothing or smoothing_window(len(run)))
-    return np.where(np.isfinite(run.column(panel.column)), smoothed, np.nan)
+def _nothing(run: Run) -> np.ndarray:
+    return np.full(len(run), np.nan)
 
 
-def _draw_phases(
-    axes: Axes, groups: Sequence[Group], *, over: str, smoothing: int | None, scale: float, theme: Theme
-) -> None:
-    if len(groups) > 1:
-        axes.set_title("Where the time goes")
-        phase_bars(axes, [(group.label, phase_cost(group.runs)) for group in groups], theme=theme)
-        return
-    run = groups[0].first
-    axes.set_title("Where the time goes (%)")
+# --- phases -------------------------------------------------------------------------------------------------
+
+
+def phase_panel(groups: Sequence[Group], over: Over) -> Panel:
+    """Of one run over its course, of several as bars."""
+    if len(groups) == 1 and len(groups[0].runs) == 1:
+        return Panel("phases", "Where the time goes (%)", partial(_draw_phase_shares, groups[0].first, over))
+    costs = [(group.label, phase_cost(group.runs)) for group in groups]
+    return Panel("phases", "Where the time goes", partial(draw_phase_bars, costs))
+
+
+def _draw_phase_shares(run: Run, over: Over, axes: Axes) -> None:
     phases = phase_seconds(run)
     total = np.maximum(run.iteration_seconds(), 1e-9)
-    shares = [100 * smooth(phases[name] / total, smoothing or smoothing_window(len(run))) for name in PHASES]
-    x = positions(run, over) / scale
+    shares = [100 * smooth(phases[name] / total, smoothing_window(len(run))) for name in PHASES]
+    x = over.of(run)
     if len(x) == 1:
         x, shares = np.array([0.0, x[0]]), [np.repeat(share, 2) for share in shares]
     drawn = [index for index, share in enumerate(shares) if np.nanmax(share, initial=0) > 0.2] or [0]
-    colors, names = zip(*((theme.phases[index], PHASE_NAMES[PHASES[index]]) for index in drawn), strict=True)
-    axes.stackplot(x, *(shares[index] for index in drawn), colors=colors, labels=names)
-    axes.set_ylim(0, 100)
+    grays, names = zip(*((LIGHT.phases[index], PHASE_NAMES[PHASES[index]]) for index in drawn), strict=True)
+    axes.stackplot(x, *(shares[index] for index in drawn), colors=grays, labels=names)
+    over.label(axes)
+    axes.set(ylim=(0, 100), ylabel="% of the time")
     axes.margins(x=0)
-    _phase_legend(axes)
+    themes.legend_below(axes)
 
 
-def phase_bars(axes: Axes, rows: Sequence[tuple[str, dict[str, float]]], *, theme: Theme) -> None:
+def draw_phase_bars(costs: Sequence[tuple[str, dict[str, float]]], axes: Axes) -> None:
     """One bar per group, as long as its time per step, split by phase."""
-    places = np.arange(len(rows))[::-1]
-    left = np.zeros(len(rows))
-    totals = np.array([sum(cost.values()) for _, cost in rows])
-    for name, color in zip(PHASES, theme.phases, strict=True):
-        width = np.array([cost[name] for _, cost in rows])
-        if not width.max(initial=0) > 0.002 * totals.max(initial=0):
+    places = np.arange(len(costs))[::-1]
+    left = np.zeros(len(costs))
+    totals = np.nan_to_num([sum(cost.values()) for _, cost in costs])
+    scale, unit = themes.time_unit(float(totals.max()))
+    for name, gray in zip(PHASES, LIGHT.phases, strict=True):
+        width = np.nan_to_num([cost[name] for _, cost in costs])
+        if not width.max() > 0.002 * totals.max():
             continue
-        axes.barh(places, width, left=left, color=color, height=0.5, label=PHASE_NAMES[name])
+        axes.barh(places, width / scale, left=left / scale, color=gray, height=0.5, label=PHASE_NAMES[name])
         for place, start, value, total in zip(places, left, width, totals, strict=True):
             if value > 0.09 * totals.max():
-                text = f"{100 * value / total:.0f}%"
-                axes.text(
-                    start + value / 2, place, text, ha="center", va="center", color="#14181c", fontsize=9
-                )
+                middle = (start + value / 2) / scale
+                axes.text(middle, place, f"{100 * value / total:.0f}%", ha="center", va="center")
         left += width
-    for place, (label, _) in zip(places, rows, strict=True):
-        axes.annotate(
-            themes.short(label), (0, place + 0.29), xytext=(2, 3), textcoords="offset points", fontsize=9.5
-        )
-    axes.set_yticks([])
-    axes.set_xlabel("seconds per 1,000 environment steps")
+    for place, (label, _) in zip(places, costs, strict=True):
+        axes.annotate(themes.short(label), (0, place + 0.29), xytext=(2, 3), textcoords="offset points")
+    axes.set(yticks=[], xlabel=f"{unit} per 1,000 environment steps", ylim=(-0.5, len(costs) - 0.05))
     axes.grid(axis="y", visible=False)
-    axes.set_ylim(-0.5, len(rows) - 0.05)
-    _phase_legend(axes)
-
-
-def _phase_legend(axes: Axes) -> None:
-    """Beside the data."""
-    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=9, handlelength=1.0, reverse=True)
+    themes.legend_below(axes)

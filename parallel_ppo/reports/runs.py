@@ -1,8 +1,8 @@
 """Reading a run directory, finished or not.
 
-A run in progress is as good as a finished one: what is on disk is taken, a torn last line is left out, and
-`Run.notes` says so. Only what leaves nothing to report is an `InputError`. Files may come from strangers:
-only regular files of bounded size are read, and every text in them becomes one printable line.
+Of a run in progress, what is on disk is used; a torn last line is left out and noted. Only a run without any
+finished iteration is an `InputError`. Run directories are untrusted input: sizes are limited, values of a
+wrong type are ignored, and every text becomes one printable line.
 """
 
 from __future__ import annotations
@@ -15,22 +15,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.printable import printable
-from parallel_ppo.storage.files import Damaged, open_regular, read_regular
+from parallel_ppo.settings.yaml_files import read_yaml
+from parallel_ppo.storage.files import Damaged, read_regular
+from parallel_ppo.storage.json_lines import read_lines
 
 METRICS = "metrics.jsonl"
 EPISODES = "episodes.jsonl"
 CONFIG = "config.yaml"
 RUN_INFO = "run.json"
 SUMMARY = "summary.json"
-MAX_LOG_BYTES = 4 << 30
-MAX_LINE_BYTES = 1 << 20
 MAX_CELLS = 100_000_000  # columns x iterations
 MAX_OBJECT_BYTES = 16 << 20
-MAX_CONFIG_BYTES = 100_000
+LARGEST = 1e30  # larger numbers are no measurement, and overflow in pictures
 MAX_TEXT = 300
 
 
@@ -78,6 +77,15 @@ class Run:
             value = value[part]
         return value
 
+    def number(self, dotted: str, default: float = float("nan")) -> float:
+        """A setting that should be a number; `default` if it is none."""
+        value = self.setting(dotted)
+        return value if _is_number(value) and abs(value) < LARGEST else default
+
+    def word(self, dotted: str, default: str = "unknown") -> str:
+        value = self.setting(dotted)
+        return default if value is None else one_line(str(value))
+
     @property
     def in_progress(self) -> bool:
         return _is_unfinished(self.summary, float(self.steps[-1]))
@@ -85,8 +93,8 @@ class Run:
     @property
     def kind(self) -> str:
         kind = self.info.get("kind")
-        if isinstance(kind, str):
-            return kind
+        if kind in ("sequential", "parallel"):
+            return str(kind)
         return "parallel" if self.num_workers > 1 else "sequential"
 
     @property
@@ -96,7 +104,7 @@ class Run:
 
     @property
     def env_id(self) -> str:
-        return str(self.setting("env.id", "unknown"))
+        return self.word("env.id")
 
     @property
     def machine(self) -> dict[str, Any]:
@@ -114,6 +122,10 @@ class Run:
         """Logical CPUs the run was allowed to use."""
         cores = self.machine.get("cores")
         return len(cores) if isinstance(cores, list) else cores if isinstance(cores, int) else None
+
+    @property
+    def cpu_model(self) -> str:
+        return one_line(str(self.machine.get("cpu_model") or "unknown CPU"))
 
     @property
     def num_threads(self) -> int:
@@ -229,7 +241,7 @@ def _state_notes(directory: Path, summary: dict[str, Any] | None, steps: float) 
         return [f"{name} is still in progress, or was killed: what it wrote so far is used"]
     assert summary is not None
     if summary.get("exit_code", 0):
-        return [f"{name} ended early: {summary.get('stop_reason')}"]
+        return [f"{name} ended early: {one_line(str(summary.get('stop_reason')))}"]
     return []
 
 
@@ -243,9 +255,9 @@ def _read_columns(path: Path, notes: list[str]) -> tuple[dict[str, np.ndarray], 
     """Every number by its name, NaN in lines without it; and the hashes, one for each line."""
     columns: dict[str, array[float]] = {}
     hashes: list[str | None] = []
-    for row in _read_lines(path, notes):
+    for row in _read_rows(path, notes):
         for name, value in row.items():
-            if _is_number(value):
+            if isinstance(value, int | float):
                 column = columns.setdefault(name, array("d"))
                 column.extend([np.nan] * (len(hashes) - len(column)))
                 column.append(_as_float(value))
@@ -261,41 +273,24 @@ def _read_columns(path: Path, notes: list[str]) -> tuple[dict[str, np.ndarray], 
     }, hashes
 
 
-def _read_lines(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
-    if path.is_dir():
-        raise InputError(f"{path} is a directory; expected a file of JSON lines")
+def _read_rows(path: Path, notes: list[str]) -> Iterator[dict[str, Any]]:
     if not path.exists():
         raise InputError(f"no {path}; expected a run directory or the {METRICS} of one")
-    try:
-        with open_regular(path, MAX_LOG_BYTES) as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
-                if not line.strip():
-                    continue
-                try:
-                    row = json.loads(line) if len(line) <= MAX_LINE_BYTES else None
-                except (ValueError, RecursionError):
-                    if not line.endswith(b"\n"):
-                        notes.append(f"{one_line(str(path))}: the last line is torn and was left out")
-                        return
-                    raise InputError(
-                        f"{path}, line {number} is not JSON; expected one object per line"
-                    ) from None
-                if not isinstance(row, dict):
-                    raise InputError(f"{path}, line {number} is not an object; expected one object per line")
-                yield row
-    except Damaged as problem:
-        raise InputError(f"{problem}; expected a file of JSON lines") from None
+    for line in read_lines(path):
+        if line.record is not None:
+            yield line.record
+        elif not line.is_whole:
+            notes.append(f"{one_line(str(path))}: the last line is torn and was left out")
+        elif line.data.strip():
+            raise InputError(f"{path}, line {line.number} is not a JSON object; expected one object per line")
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _as_float(value: int | float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return float("nan")
+    return float(value) if abs(value) < LARGEST else float("nan")
 
 
 def _read_episodes(path: Path, notes: list[str]) -> Episodes | None:
@@ -323,26 +318,8 @@ def read_object(path: Path, notes: list[str]) -> dict[str, Any] | None:
     return _lines_only(value) if isinstance(value, dict) else {}
 
 
-class _PlainLoader(yaml.SafeLoader):
-    """Without anchors: a kilobyte of them can stand for gigabytes."""
-
-    def compose_node(self, parent: Any, index: Any) -> Any:
-        if getattr(self.peek_event(), "anchor", None) is not None:
-            raise yaml.YAMLError("anchors and aliases are not allowed")
-        return super().compose_node(parent, index)
-
-
 def _read_config(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    try:
-        value = yaml.load(read_regular(path, MAX_CONFIG_BYTES).decode("utf-8"), Loader=_PlainLoader)
-    except Damaged as problem:
-        raise InputError(f"{problem}; expected the settings of a run") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        reason = str(error).splitlines()[0] if str(error) else "nested too deep"
-        raise InputError(f"{path} is not YAML ({reason}); expected the settings of a run") from None
-    return _lines_only(value) if isinstance(value, dict) else {}
+    return _lines_only(read_yaml(path)) if path.exists() else {}
 
 
 def _lines_only(value: Any) -> Any:

@@ -17,15 +17,23 @@ DEVIATIONS = 1.959964  # of a normal distribution, to either side, that hold so 
 RESAMPLES = 2000
 Scores = Sequence[np.ndarray]  # of each game: [..., runs]
 LEAST_ITERATIONS = 5  # fewer give no interval
+LEAST_SEEDS = 5  # fewer: the seeds themselves are shown
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its interval; low and high are NaN where there is too little to say."""
+    """A value and its interval; low and high are NaN if there is too little data for one."""
 
     value: float
     low: float = float("nan")
     high: float = float("nan")
+
+
+@dataclass(frozen=True)
+class SeedEstimate(Estimate):
+    """A mean over seeds, with the value of each seed."""
+
+    seeds: tuple[float, ...] = ()
 
 
 def iqm(values: np.ndarray) -> np.ndarray:
@@ -59,6 +67,15 @@ def bootstrap(
     generator = np.random.default_rng(seed)
     picks = generator.integers(0, finite.size, size=(RESAMPLES, finite.size))
     return Estimate(value, *interval(np.array([statistic(finite[pick]) for pick in picks])))
+
+
+def over_seeds(values: Sequence[float]) -> SeedEstimate:
+    """A percentile interval from a handful of values would be too narrow: below five there is none."""
+    finite = tuple(float(value) for value in values if np.isfinite(value))
+    if len(finite) < LEAST_SEEDS:
+        return SeedEstimate(float(np.mean(finite)) if finite else float("nan"), seeds=finite)
+    found = bootstrap(finite)
+    return SeedEstimate(found.value, found.low, found.high, finite)
 
 
 def rate(successes: float, trials: int) -> Estimate:
@@ -251,7 +268,9 @@ def _resampled_run(timing: Timing, generator: np.random.Generator) -> np.ndarray
 def mean_curve(
     positions: Sequence[np.ndarray], values: Sequence[np.ndarray], *, points: int = 200
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Several runs on one grid: positions, mean, low, high. Only where all of them have values."""
+    """Several runs on one grid: positions, mean, low, high. Only where all of them have values; without
+    low and high (NaN) below five runs.
+    """
     curves = [_finite(x, y) for x, y in zip(positions, values, strict=True)]
     curves = [curve for curve in curves if len(curve[0])]
     if not curves:
@@ -264,6 +283,8 @@ def mean_curve(
         return (np.empty(0),) * 4
     grid = np.linspace(start, end, points)
     stacked = np.stack([np.interp(grid, x, y) for x, y in curves])
+    if len(curves) < LEAST_SEEDS:
+        return grid, stacked.mean(axis=0), np.full(points, np.nan), np.full(points, np.nan)
     picks = np.random.default_rng(0).integers(0, len(curves), size=(RESAMPLES, len(curves)))
     samples = stacked[picks].mean(axis=1)
     low, high = np.percentile(samples, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)], axis=0)

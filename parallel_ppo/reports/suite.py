@@ -1,6 +1,4 @@
-"""Results of several games, settings and seeds: what to run, what was reached, and the published values
-beside it.
-"""
+"""A suite of games, settings and seeds: its plan, and the results of its runs."""
 
 from __future__ import annotations
 
@@ -14,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import statistics
@@ -25,8 +24,8 @@ from parallel_ppo.reports.procgen_scores import (
     normalised_score,
     published_curve,
 )
-from parallel_ppo.reports.runs import MAX_OBJECT_BYTES, METRICS, Run, load_run, read_object
-from parallel_ppo.reports.statistics import Estimate
+from parallel_ppo.reports.runs import LARGEST, MAX_OBJECT_BYTES, METRICS, Run, load_run, one_line, read_object
+from parallel_ppo.reports.statistics import Estimate, SeedEstimate
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
 
 MANIFEST = "suite.json"
@@ -34,7 +33,8 @@ EVALUATION = "suite_evaluation.json"  # users write evaluation.json, with settin
 EVALUATION_SEED = 0
 MAX_EPISODE_STEPS = 100_000
 LEVELS = ("train", "test")
-PROFILE_AT = np.linspace(0, 1, 51)
+PROFILE_POINTS = 51
+MAX_RUNS = 100_000
 
 
 class Job(NamedTuple):
@@ -52,7 +52,7 @@ class Job(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """What a suite consists of; written once, read again on resume. `finished` and `failed` grow."""
+    """Written once, read again on resume. `finished` and `failed` grow."""
 
     games: list[str]
     seeds: list[int]
@@ -90,11 +90,14 @@ def load_plan(directory: Path) -> Plan:
             f"no {path}; expected the directory of a suite, as `tools/suite.py --output-dir` made it"
         )
     try:
-        return Plan(**json.loads(read_regular(path, MAX_OBJECT_BYTES)))
-    except (Damaged, ValueError, TypeError, RecursionError):
+        plan = TypeAdapter(Plan).validate_json(read_regular(path, MAX_OBJECT_BYTES), strict=True)
+    except (Damaged, ValidationError):
         raise InputError(
             f"{path} cannot be read as a suite; start a new one with another --output-dir"
         ) from None
+    if len(plan.games) * len(plan.seeds) * len(plan.settings) > MAX_RUNS:
+        raise InputError(f"{path} has more than {MAX_RUNS:,} runs; start a new suite with fewer")
+    return plan
 
 
 @dataclass(frozen=True)
@@ -105,16 +108,6 @@ class EqualSteps:
     ours: float
     published: float
     levels: str
-
-
-@dataclass(frozen=True)
-class GameScores:
-    """Normalised scores of one game with one setting, on one kind of levels; statistics over its runs."""
-
-    runs: list[float]  # a score for each seed
-    iqm: Estimate
-    median: Estimate
-    mean: Estimate
 
 
 @dataclass(frozen=True)
@@ -129,10 +122,10 @@ class GameResult:
     steps: int
     distribution_mode: str
     num_levels: int
-    final_return: Estimate  # of the last training episodes
-    returns: dict[str, Estimate]
-    gap: Estimate
-    normalised: dict[str, GameScores]
+    final_return: SeedEstimate  # of the last training episodes
+    returns: dict[str, SeedEstimate]
+    gap: SeedEstimate
+    scores: dict[str, list[float]]  # normalized, one for each run
     equal_steps: list[EqualSteps]
     published: list[Published]
     fps: float
@@ -140,18 +133,19 @@ class GameResult:
 
 @dataclass(frozen=True)
 class Aggregate:
-    """Normalised scores of all games with one setting, on one kind of levels."""
+    """Normalized scores of all games with one setting, on one kind of levels."""
 
     setting: str
     levels: str
     num_games: int
     num_runs: int
+    least_seeds: int  # of a game
     num_equal: int  # games whose runs all have one score: they add nothing to the width of the intervals
     iqm: Estimate
     median: Estimate
     mean: Estimate
     optimality_gap: Estimate
-    profile: dict[str, list[float]]  # value, low and high at PROFILE_AT
+    profile: dict[str, list[float]]  # value, low and high at the scores `at`
 
 
 @dataclass(frozen=True)
@@ -168,15 +162,15 @@ class Improvement:
 @dataclass(frozen=True)
 class SuiteResult:
     games: list[GameResult]
-    aggregates: list[Aggregate]
-    improvements: list[Improvement]
+    aggregates: list[Aggregate]  # on each kind of levels the best setting first
+    improvements: list[Improvement]  # of better settings over worse ones
     missing: list[str]
     failed: dict[str, str]
     machine: str
     commits: list[str]
-    policies: list[Any]
+    policies: list[str]
     rollouts: list[str]  # environments x steps
-    epochs: list[Any]
+    epochs: list[str]
     settings: dict[str, str]  # the trainer's flags of each setting, with those that all have
     evaluation_episodes: int
 
@@ -234,121 +228,120 @@ def evaluated_returns(plan: Plan, run: Run) -> dict[str, float]:
             found[part] = float(levels[part]["return"]["mean"]["value"])
         except (KeyError, TypeError, ValueError):
             continue
-    return found
+    return {part: value for part, value in found.items() if abs(value) < LARGEST}
 
 
 def summarise(plan: Plan, runs: Runs) -> SuiteResult:
     games = [summarise_game(plan, *key, members) for key, members in runs.items()]
     every = [run for members in runs.values() for run in members]
-    first = every[0] if every else None
+    aggregates, improvements = [], []
+    for part in LEVELS:
+        scores = {setting: scores_of(games, setting, part) for setting in plan.settings}
+        ranked = [aggregate(setting, part, found) for setting, found in scores.items() if found]
+        ranked.sort(key=lambda row: -row.iqm.value)
+        aggregates += ranked
+        improvements += [
+            found
+            for better, worse in itertools.combinations([row.setting for row in ranked], 2)
+            if (found := improvement(scores, better, worse, part))
+        ]
     return SuiteResult(
         games=games,
-        aggregates=[
-            aggregate(setting, part, scores)
-            for part in LEVELS
-            for setting in plan.settings
-            if (scores := scores_of(games, setting, part))
-        ],
-        improvements=[
-            found
-            for part in LEVELS
-            for other, setting in itertools.combinations(plan.settings, 2)
-            if (found := improvement(games, setting, other, part))
-        ],
+        aggregates=aggregates,
+        improvements=improvements,
         missing=[name for name in plan.names() if name not in plan.finished and name not in plan.failed],
-        failed=plan.failed,
-        machine=f"{first.num_cores} cores, {first.machine.get('cpu_model')}" if first else "unknown",
-        commits=_different(str(run.info.get("git_commit") or "unknown")[:7] for run in every),
-        policies=_different(run.setting("training.policy") for run in every),
-        rollouts=_different(
-            f"{run.setting('env.num_envs')} x {run.setting('training.n_steps')}" for run in every
-        ),
-        epochs=_different(run.setting("training.n_epochs") for run in every),
+        failed={one_line(name): one_line(why) for name, why in plan.failed.items()},
+        machine=f"{every[0].num_cores} cores, {every[0].cpu_model}" if every else "unknown",
+        commits=_different(one_line(str(run.info.get("git_commit") or "unknown"))[:7] for run in every),
+        policies=_different(run.word("training.policy") for run in every),
+        rollouts=_different(f"{run.word('env.num_envs')} x {run.word('training.n_steps')}" for run in every),
+        epochs=_different(run.word("training.n_epochs") for run in every),
         settings={name: shlex.join([*plan.arguments, *own]) for name, own in plan.settings.items()},
         evaluation_episodes=plan.evaluation_episodes,
     )
 
 
-def _different(values: Iterable[Any]) -> list[Any]:
+def _different(values: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(values))
 
 
 def scores_of(games: Sequence[GameResult], setting: str, part: str) -> dict[str, np.ndarray]:
     return {
-        game.game: np.array(game.normalised[part].runs)
+        game.game: np.array(game.scores[part])
         for game in games
-        if game.setting == setting and part in game.normalised
+        if game.setting == setting and part in game.scores
     }
 
 
 def aggregate(setting: str, part: str, scores: dict[str, np.ndarray]) -> Aggregate:
     values = list(scores.values())
-    profile = statistics.stratified(partial(statistics.profile, at=PROFILE_AT), values)
+    lowest, highest = (float(edge(np.concatenate(values))) for edge in (np.min, np.max))
+    at = np.linspace(min(0.0, lowest), max(1.0, highest), PROFILE_POINTS)
+    profile = statistics.stratified(partial(statistics.profile, at=at), values)
     return Aggregate(
         setting=setting,
         levels=part,
         num_games=len(values),
         num_runs=sum(map(len, values)),
+        least_seeds=min(map(len, values)),
         num_equal=sum(len(game) > 1 and bool(game.min() == game.max()) for game in values),
         iqm=statistics.stratified_bootstrap(statistics.iqm_score, values),
         median=statistics.stratified_bootstrap(statistics.median_score, values),
         mean=statistics.stratified_bootstrap(statistics.mean_score, values),
         optimality_gap=statistics.stratified_bootstrap(statistics.optimality_gap, values),
-        profile=dict(zip(("value", "low", "high"), (each.tolist() for each in profile), strict=True)),
+        profile=dict(
+            zip(("at", "value", "low", "high"), (row.tolist() for row in (at, *profile)), strict=True)
+        ),
     )
 
 
-def improvement(games: Sequence[GameResult], setting: str, over: str, part: str) -> Improvement | None:
+def improvement(
+    scores: dict[str, dict[str, np.ndarray]], setting: str, over: str, part: str
+) -> Improvement | None:
     """Of the games that both have."""
-    ours, others = scores_of(games, setting, part), scores_of(games, over, part)
-    common = [game for game in ours if game in others]
+    common = [game for game in scores[setting] if game in scores[over]]
     if not common:
         return None
-    pair = [ours[game] for game in common], [others[game] for game in common]
+    pair = [[scores[name][game] for game in common] for name in (setting, over)]
     probability = statistics.stratified_bootstrap(statistics.probability_of_improvement, *pair)
     return Improvement(setting, over, part, len(common), probability)
 
 
 def summarise_game(plan: Plan, game: str, setting: str, runs: Sequence[Run]) -> GameResult:
     first = runs[0]
-    mode = str(first.setting("env.distribution_mode", "easy"))
-    levels = int(first.setting("env.num_levels", 0) or 0)
+    mode = first.word("env.distribution_mode", "easy")
+    levels = int(first.number("env.num_levels", 0))
     evaluated = [evaluated_returns(plan, run) for run in runs]
-    returns = {part: [each[part] for each in evaluated if part in each] for part in LEVELS}
-    gaps = [each["train"] - each["test"] for each in evaluated if len(each) == 2]
     scores = {
-        part: [
-            score
-            for mean in means
-            if (score := normalised_score(first.env_id, mean, distribution_mode=mode)) is not None
-        ]
-        for part, means in returns.items()
+        part: [score_of(run, each[part]) for run, each in zip(runs, evaluated, strict=True) if part in each]
+        for part in LEVELS
     }
+    returns = {part: [each[part] for each in evaluated if part in each] for part in LEVELS}
     published = published_curve(first.env_id, distribution_mode=mode, num_levels=levels)
+    finals = [final for run in runs if len(final := final_returns(run))]
     return GameResult(
-        game=game,
+        game=one_line(game),
         setting=setting,
         seeds=[run.seed for run in runs],
         steps=int(min(run.steps[-1] for run in runs)),
         distribution_mode=mode,
         num_levels=levels,
-        final_return=statistics.bootstrap(
-            [float(final.mean()) for run in runs if len(final := final_returns(run))]
-        ),
-        returns={part: statistics.bootstrap(means) for part, means in returns.items() if means},
-        gap=statistics.bootstrap(gaps),
-        normalised={part: game_scores(found) for part, found in scores.items() if found},
+        final_return=statistics.over_seeds([float(final.mean()) for final in finals]),
+        returns={part: statistics.over_seeds(means) for part, means in returns.items() if means},
+        gap=statistics.over_seeds([each["train"] - each["test"] for each in evaluated if len(each) == 2]),
+        scores={
+            part: known for part, found in scores.items() if (known := [x for x in found if x is not None])
+        },
         equal_steps=at_equal_steps(runs, published),
         published=published,
-        fps=float(np.nanmean([run.steps[-1] / run.wall_time[-1] for run in runs])),
+        fps=float(np.mean([run.steps[-1] / run.wall_time[-1] for run in runs])),
     )
 
 
-def game_scores(runs: list[float]) -> GameScores:
-    iqm, median, mean = (
-        statistics.bootstrap(runs, statistic) for statistic in (statistics.iqm, np.median, np.mean)
-    )
-    return GameScores(runs, iqm, median, mean)
+def score_of(run: Run, mean_return: float) -> float | None:
+    """Normalized; None for other environments than Procgen's games."""
+    mode = run.word("env.distribution_mode", "easy")
+    return normalised_score(run.env_id, mean_return, distribution_mode=mode)
 
 
 def at_equal_steps(runs: Sequence[Run], published: Sequence[Published]) -> list[EqualSteps]:
@@ -361,4 +354,29 @@ def at_equal_steps(runs: Sequence[Run], published: Sequence[Published]) -> list[
         means = [float(returns.mean()) for returns in near if len(returns)]
         if means:
             rows.append(EqualSteps(point.steps, float(np.mean(means)), point.value, point.levels))
+    return rows
+
+
+def run_records(plan: Plan, runs: Runs) -> list[dict[str, Any]]:
+    """For results.csv: one row per run."""
+    rows = []
+    for (game, setting), members in runs.items():
+        for run in members:
+            evaluated, final = evaluated_returns(plan, run), final_returns(run)
+            values = {f"return_{part}_levels": evaluated.get(part) for part in LEVELS} | {
+                f"score_{part}_levels": score_of(run, evaluated[part]) if part in evaluated else None
+                for part in LEVELS
+            }
+            rows.append(
+                {
+                    "game": one_line(game),
+                    "setting": setting,
+                    "seed": run.seed,
+                    "steps": int(run.steps[-1]),
+                    "return_last_100": float(np.mean(final)) if len(final) else None,
+                    **values,
+                    "steps_per_second": float(run.steps[-1] / run.wall_time[-1]),
+                    "policy_sha256": run.policy_sha256[-1],
+                }
+            )
     return rows

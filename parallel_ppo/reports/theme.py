@@ -1,8 +1,13 @@
-"""How pictures look: one light and one dark theme, axes with units, figures as bytes."""
+"""How pictures look: colors, axes with units, and panels as one sheet (PNG), inline SVG or single PDF files.
+
+The colors of the series are those of Okabe and Ito, which color-blind readers can tell apart. A color of the
+series always names a run or a setting; phases of an iteration are grays.
+"""
 
 from __future__ import annotations
 
 import io
+import re
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,18 +22,19 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, MaxNLocator
+from matplotlib.transforms import offset_copy
 
 from parallel_ppo.storage.files import write_atomically
 
 LONGEST_LABEL = 44
-Legend = Sequence[tuple[str, str]]  # labels and their colours
+PAPER_WIDTH = 3.3  # inches: one column of a paper
 PHASES = ("rollout", "learn", "sync", "other")
 PHASE_NAMES = {"rollout": "collect", "learn": "update", "sync": "exchange", "other": "other"}
+Legend = Sequence[tuple[str, str]]  # labels and their colors
 
 
 @dataclass(frozen=True)
 class Theme:
-    name: str
     background: str
     text: str
     muted: str
@@ -38,27 +44,27 @@ class Theme:
 
 
 LIGHT = Theme(
-    name="light",
     background="#ffffff",
     text="#1c2127",
     muted="#5c6670",
     grid="#e3e7eb",
-    series=("#d9772b", "#1f6fb5", "#2a9461", "#8a5bb8", "#c2426b", "#7a6a53"),
-    phases=("#4c8fcc", "#e5a13d", "#b8606f", "#aab2bb"),
+    series=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
+    phases=("#a9b3bd", "#d3d9df", "#7f8b97", "#eceff2"),
 )
-DARK = Theme(
-    name="dark",
-    background="#15191e",
-    text="#e7ebef",
-    muted="#9aa5b1",
-    grid="#2b323a",
-    series=("#f29a55", "#62aee8", "#5cc492", "#b592de", "#ea7fa0", "#bfae93"),
-    phases=("#5a9ddb", "#e8ad55", "#d08090", "#6b7580"),
-)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One picture. `name` is that of its file."""
+
+    name: str
+    title: str
+    draw: Callable[[Axes], None]
+    legend: Legend = ()
 
 
 @contextmanager
-def drawing(theme: Theme) -> Iterator[None]:
+def drawing(theme: Theme = LIGHT, changes: Any = None) -> Iterator[None]:
     """Figures made inside look like `theme`."""
     settings: Any = {
         "figure.facecolor": theme.background,
@@ -82,25 +88,153 @@ def drawing(theme: Theme) -> Iterator[None]:
         "font.size": 10,
         "font.family": "DejaVu Sans",
         "legend.frameon": False,
+        "legend.fontsize": 9,
+        "lines.linewidth": 2.0,
         "svg.hashsalt": "parallel_ppo",
+        "svg.fonttype": "none",
+        "pdf.fonttype": 42,  # publishers refuse type 3
         "text.parse_math": False,  # a label is text, whatever dollars it has
     }
-    with matplotlib.rc_context(settings):
+    with matplotlib.rc_context(settings | (changes or {})):
         yield
 
 
 def new_figure(width: float, height: float) -> Figure:
-    layout = ConstrainedLayoutEngine(w_pad=0.12, h_pad=0.12, wspace=0.04, hspace=0.04)
+    layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1, wspace=0.04, hspace=0.04)
     return Figure(figsize=(width, height), layout=layout)
+
+
+# --- panels -------------------------------------------------------------------------------------------------
+
+
+def sheet(panels: Sequence[Panel], *, title: str, note: str = "", columns: int = 2) -> Figure:
+    """All panels side by side, under one title and one legend."""
+    legend = list(dict.fromkeys(entry for panel in panels for entry in panel.legend))
+    rows = -(-len(panels) // columns)
+    width, height = {2: (13.0, 4.3), 3: (15.0, 3.3)}[columns]
+    with drawing():
+        _, body, figure = headed_figure(width, height * rows, title=title, legend=legend)
+        every = np.asarray(body.subplots(rows, columns)).ravel()
+        for axes, panel in zip(every, panels, strict=False):
+            panel.draw(axes)
+            _set_title(axes, panel.title)
+        for axes in every[len(panels) :]:
+            axes.remove()
+        small = "\n".join(textwrap.fill(line, int(13 * width)) for line in note.splitlines())
+        body.supxlabel(small, x=0.012, ha="left", fontsize=9, color=LIGHT.muted)
+    return figure
+
+
+def panel_figure(panel: Panel, *, width: float = 5.4, height: float = 3.7, title: bool = True) -> Figure:
+    columns = _legend_columns(width * 10 / matplotlib.rcParams["font.size"], panel.legend)
+    figure = new_figure(width, height + 0.2 * -(-len(panel.legend) // columns))
+    axes = figure.subplots()
+    panel.draw(axes)
+    if title:
+        _set_title(axes, panel.title)
+    _draw_legend(figure, panel.legend, loc="outside upper left", ncols=columns)
+    return figure
+
+
+def _set_title(axes: Axes, title: str) -> None:
+    """A label that says the same as the title is left out."""
+    axes.set_title(title)
+    if axes.get_ylabel() in title:
+        axes.set_ylabel("")
+
+
+def inline_svg(panel: Panel, index: int) -> str:
+    """An element for a page, which decides the colors; `index` keeps its names apart from other pictures'."""
+    with drawing():
+        svg = _bytes(panel_figure(panel, title=False), "svg", transparent=True).decode()
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r'( id="|url\(#|href="#)', rf"\1picture{index}-", svg)
+    svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
+    for variable, color in css_variables(LIGHT).items():
+        svg = svg.replace(color, f"var({variable})")
+    return re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" role="img">', svg, count=1)
+
+
+def css_variables(theme: Theme) -> dict[str, str]:
+    names = {"background": theme.background, "text": theme.text, "muted": theme.muted, "line": theme.grid}
+    names |= {f"series-{index}": color for index, color in enumerate(theme.series)}
+    names |= {f"phase-{index}": color for index, color in enumerate(theme.phases)}
+    return {f"--{name}": color for name, color in names.items()}
+
+
+def save_pdfs(panels: Sequence[Panel], directory: Path) -> list[Path]:
+    """For a paper: one file for each panel, one column wide, 8 points, without a title."""
+    written = []
+    paper: Any = {"font.size": 8, "legend.fontsize": 7, "lines.linewidth": 1.2, "axes.labelcolor": LIGHT.text}
+    for panel in panels:
+        with drawing(changes=paper):
+            figure = panel_figure(panel, width=PAPER_WIDTH, height=2.3, title=False)
+            written.append(save(figure, directory / f"{panel.name}.pdf"))
+    return written
+
+
+def headed_figure(
+    width: float, height: float, *, title: str, legend: Legend = ()
+) -> tuple[SubFigure, SubFigure, Figure]:
+    """A figure with a strip on top for the title and under it one legend for all panels."""
+    lines = textwrap.wrap(title, int(7.5 * width)) or [""]
+    columns = _legend_columns(width, legend)
+    rows = -(-len(legend) // columns) if legend else 0
+    strip = 0.25 + 0.3 * len(lines) + 0.24 * rows
+    figure = new_figure(width, height + strip)
+    header, body = np.asarray(figure.subfigures(2, 1, height_ratios=[strip, height]))
+    header.text(0.012, 1 - 0.1 / strip, "\n".join(lines), ha="left", va="top", fontsize=15, weight="bold")
+    _draw_legend(
+        header, legend, loc="lower left", bbox_to_anchor=(0.006, 0), borderaxespad=0.1, ncols=columns
+    )
+    return header, body, figure
+
+
+def _legend_columns(width: float, legend: Legend) -> int:
+    longest = max((len(short(label)) for label, _ in legend), default=1)
+    return max(1, min(len(legend), int(width / (0.5 + 0.085 * longest))))
+
+
+def _draw_legend(place: Figure | SubFigure, legend: Legend, **options: Any) -> None:
+    """The texts are set afterwards: matplotlib leaves out labels that begin with an underscore."""
+    if not legend:
+        return
+    handles = [Line2D([], [], color=color, linewidth=3) for _, color in legend]
+    drawn = place.legend(handles, ["-"] * len(legend), **options)
+    for text, (label, _) in zip(drawn.get_texts(), legend, strict=True):
+        text.set_text(short(label))
+
+
+def short(label: str) -> str:
+    half = LONGEST_LABEL // 2
+    return label if len(label) <= LONGEST_LABEL else f"{label[: half - 1]}…{label[-half:]}"
+
+
+def color_of(theme: Theme, index: int) -> str:
+    return theme.series[index % len(theme.series)]
+
+
+def save(figure: Figure, path: Path) -> Path:
+    write_atomically(path, _bytes(figure, path.suffix.lstrip(".")))
+    return path
+
+
+def _bytes(figure: Figure, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    date = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)  # equal runs, equal files
+    figure.savefig(buffer, format=kind, dpi=140, metadata=date, **options)
+    return buffer.getvalue()
+
+
+# --- axes ---------------------------------------------------------------------------------------------------
 
 
 def time_unit(seconds: float) -> tuple[float, str]:
     """The unit in which a span of `seconds` reads best, and what to divide by."""
-    if seconds >= 2 * 3600:
-        return 3600.0, "hours"
-    if seconds >= 180:
-        return 60.0, "minutes"
-    return 1.0, "seconds"
+    for size, name, least in ((3600.0, "hours", 7200), (60.0, "minutes", 180), (1.0, "seconds", 1)):
+        if seconds >= least:
+            return size, name
+    return 1e-3, "milliseconds"
 
 
 def plain_numbers(axes: Axes) -> None:
@@ -114,100 +248,27 @@ def plain_numbers(axes: Axes) -> None:
 
 def from_zero(axes: Axes) -> None:
     """The whole height, and some air above the highest point."""
-    axes.set_ylim(0, 1.06 * axes.get_ylim()[1])
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(0.0, low), 1.06 * high)
 
 
 def steps_axis(axes: Axes) -> None:
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.xaxis.set_major_locator(MaxNLocator(6))
+    axes.xaxis.set_major_locator(MaxNLocator(5))
     axes.set_xlabel("environment steps")
 
 
-def line(
-    axes: Axes,
-    curve: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
-    *,
-    color: str,
-    scale: float = 1.0,
-    dashed: bool = False,
-) -> None:
-    """A mean with its interval; a curve of one point is drawn as a point."""
-    x, mean, low, high = curve
-    if not len(x):
-        return
-    style: Any = {"linestyle": (0, (4, 3)), "linewidth": 2.4} if dashed else {"linewidth": 2}
-    axes.plot(x / scale, mean, color=color, marker="o" if len(x) == 1 else None, **style)
-    if np.isfinite(low).any():
-        axes.fill_between(x / scale, low, high, color=color, alpha=0.22, linewidth=0)
-
-
-def empty(axes: Axes, why: str) -> None:
-    """Say in the panel why it shows nothing."""
-    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", style="italic")
-    axes.grid(False)
-    axes.set_xticks([])
-    axes.set_yticks([])
-
-
-def headed_figure(
-    width: float, height: float, *, title: str, legend: Legend = ()
-) -> tuple[SubFigure, SubFigure, Figure]:
-    """A figure with a strip on top for the title and under it one legend for all panels; both may take
-    several lines."""
-    lines = textwrap.wrap(title, int(7.5 * width)) or [""]
-    columns = _legend_columns(width, legend)
-    rows = -(-len(legend) // columns) if legend else 1
-    strip = 0.25 + 0.3 * len(lines) + 0.24 * rows
-    figure = new_figure(width, height + strip)
-    header, body = np.asarray(figure.subfigures(2, 1, height_ratios=[strip, height]))
-    header.text(0.012, 1 - 0.1 / strip, "\n".join(lines), ha="left", va="top", fontsize=15, weight="bold")
-    if legend:
-        place = {"loc": "lower left", "bbox_to_anchor": (0.006, 0), "borderaxespad": 0.1}
-        _draw_legend(header, legend, ncols=columns, **place)
-    return header, body, figure
-
-
-def panel_figure(draw: Callable[[Axes, Theme], None], theme: Theme, *, legend: Legend) -> Figure:
-    """One panel with its legend above it, readable on a narrow page."""
-    with drawing(theme):
-        columns = _legend_columns(5.4, legend)
-        figure = new_figure(5.4, 3.7 + 0.24 * -(-len(legend) // columns))
-        draw(figure.subplots(), theme)
-        _draw_legend(figure, legend, loc="outside upper left", ncols=columns)
-    return figure
-
-
-def _legend_columns(width: float, legend: Legend) -> int:
-    longest = max((len(short(label)) for label, _ in legend), default=1)
-    return max(1, min(len(legend), int(width / (0.5 + 0.085 * longest))))
-
-
-def _draw_legend(place: Figure | SubFigure, legend: Legend, **options: Any) -> None:
-    """The texts are set afterwards: matplotlib leaves labels out that begin with an underscore."""
-    handles = [Line2D([], [], color=color, linewidth=3) for _, color in legend]
-    drawn = place.legend(handles, ["-"] * len(legend), **options)
-    for text, (label, _) in zip(drawn.get_texts(), legend, strict=True):
-        text.set_text(short(label))
-
-
-def short(label: str) -> str:
-    return (
-        label
-        if len(label) <= LONGEST_LABEL
-        else f"{label[: LONGEST_LABEL // 2 - 1]}…{label[-LONGEST_LABEL // 2 :]}"
+def legend_below(axes: Axes, *content: Any) -> None:
+    """Covers no data, and leaves the whole width to the axes."""
+    down = -3.2 * matplotlib.rcParams["font.size"]
+    place = offset_copy(axes.transAxes, fig=axes.figure, y=down, units="points")  # type: ignore[arg-type]
+    axes.legend(
+        *content, loc="upper center", bbox_to_anchor=(0.5, 0), bbox_transform=place, ncols=4, handlelength=1.2
     )
 
 
-def color_of(theme: Theme, index: int) -> str:
-    return theme.series[index % len(theme.series)]
-
-
-def figure_bytes(figure: Figure, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=140, metadata={"Date": None} if kind == "svg" else None)
-    return buffer.getvalue()
-
-
-def save(figure: Figure, path: Path) -> Path:
-    write_atomically(path, figure_bytes(figure, path.suffix.lstrip(".")))
-    return path
+def empty(axes: Axes, why: str) -> None:
+    """A panel without data says why."""
+    axes.text(0.5, 0.5, why, transform=axes.transAxes, ha="center", va="center", style="italic")
+    axes.grid(False)
+    axes.set(xticks=[], yticks=[], xlabel="", ylabel="")

@@ -1,4 +1,4 @@
-"""How figures are written: for people, and as JSON."""
+"""How numbers are written: for people, and as JSON."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_ppo.reports.statistics import Estimate
+from parallel_ppo.reports.statistics import Estimate, SeedEstimate
 
 UNKNOWN = "-"
 
@@ -17,11 +17,15 @@ def number(value: float, digits: int = 0) -> str:
 
 
 def estimate(value: Estimate, digits: int = 0, unit: str = "") -> str:
-    """`182 steps/s (178 to 186)`."""
+    """`182x (178 to 186)`; below five seeds `8.4 (seeds 8.2, 8.6)`."""
     if not math.isfinite(value.value):
         return UNKNOWN
     text = f"{value.value:,.{digits}f}{unit}"
-    return f"{text} ({span(value, digits)})" if math.isfinite(value.low) else text
+    if math.isfinite(value.low):
+        return f"{text} ({span(value, digits)})"
+    if isinstance(value, SeedEstimate) and len(value.seeds) > 1:
+        return f"{text} (seeds {', '.join(f'{seed:,.{digits}f}' for seed in value.seeds)})"
+    return text
 
 
 def span(value: Estimate, digits: int = 0) -> str:
@@ -35,10 +39,12 @@ def percent(value: Estimate) -> str:
 def duration(seconds: float) -> str:
     if not math.isfinite(seconds):
         return UNKNOWN
+    if round(seconds, 3) < 1:
+        return f"{1000 * seconds:.3g} ms"
     if seconds < 120:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)
-    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{minutes // 60} h {minutes % 60:02d} min"
+    return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{minutes // 60:,} h {minutes % 60:02d} min"
 
 
 def json_ready(value: Any) -> Any:

@@ -1,18 +1,24 @@
+from pathlib import Path
+
 import pytest
-from run_writer import write_run
 
 from parallel_ppo.reports.groups import Group
 from parallel_ppo.reports.runs import load_run
+from tests.reports.run_copies import copy_run
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _copied(real_run: Path) -> None:
+    """`copy_run` needs the run that it copies."""
 
 
 @pytest.fixture
-def twins(tmp_path):
+def twins(tmp_path: Path) -> list[Group]:
     """A sequential group and a parallel one with two workers, two seeds each, that learned the same bits."""
-    sequential = [
-        write_run(tmp_path / f"s{seed}", kind="sequential", workers=1, seed=seed) for seed in (1, 2)
-    ]
-    parallel = [write_run(tmp_path / f"p{seed}", workers=2, seed=seed, iterations=16) for seed in (1, 2)]
-    return [
-        Group("sequential", tuple(load_run(path) for path in sequential)),
-        Group("parallel", tuple(load_run(path) for path in parallel)),
-    ]
+    sequential = [copy_run(tmp_path / f"s{seed}", kind="sequential", workers=1, seed=seed) for seed in (1, 2)]
+    parallel = [copy_run(tmp_path / f"p{seed}", workers=2, seed=seed, iterations=16) for seed in (1, 2)]
+    return [group("sequential", *sequential), group("parallel", *parallel)]
+
+
+def group(label: str, *paths: Path) -> Group:
+    return Group(label, tuple(load_run(path) for path in paths))

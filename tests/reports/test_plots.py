@@ -1,57 +1,147 @@
+"""What the curves show, and where their files go."""
+
+import json
+
 import numpy as np
 import pytest
 from matplotlib.legend import Legend
-from matplotlib.text import Text
-from run_writer import write_run
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme
 from parallel_ppo.reports.command_line import directory_for
+from parallel_ppo.reports.comparison import compare
+from parallel_ppo.reports.comparison_report import document
 from parallel_ppo.reports.groups import group_seeds
 from parallel_ppo.reports.plot_command import main
-from parallel_ppo.reports.plots import OVER_STEPS, OVER_TIME, PANELS, curves_figure, panels_of
+from parallel_ppo.reports.plots import OVER_STEPS, RETURN_LABEL, lines_note, over_time, panels_of
 from parallel_ppo.reports.runs import load_run
+from tests.reports.conftest import group
+from tests.reports.run_copies import copy_run
 
 
-def test_every_panel_shows_every_group(tmp_path):
-    runs = [
-        load_run(write_run(tmp_path / f"{workers}{seed}", workers=workers, seed=seed))
-        for workers in (1, 2)
-        for seed in (1, 2)
+def drawn(panel):
+    """The axes of a panel."""
+    with theme.drawing():
+        figure = theme.panel_figure(panel)
+        theme._bytes(figure, "png")
+        return figure.axes[0]
+
+
+def panel_named(panels, name):
+    return next(panel for panel in panels if panel.name == name)
+
+
+def seeds_of(tmp_path, number, **changes):
+    return [
+        load_run(copy_run(tmp_path / f"{number}-{seed}", seed=seed, **changes))
+        for seed in range(1, number + 1)
     ]
-    figure = curves_figure(group_seeds(runs), over=OVER_TIME, smoothing=3)
-    panels = figure.subfigs[1].axes
-    assert len(panels) == len(PANELS) + 1
-    for axes in panels[:-1]:
-        assert len(axes.lines) == 4 + 2, "raw per run, mean per group"
 
 
-def test_png_and_svg_over_steps_and_time(tmp_path, capsys):
-    write_run(tmp_path / "a")
-    assert main([str(tmp_path / "a")]) == 0
-    names = {path.name for path in (tmp_path / "a" / "plots").iterdir()}
-    assert names == {f"curves_over_{over}.{kind}" for over in ("steps", "time") for kind in ("png", "svg")}
+def test_every_panel_of_a_real_run_has_data(real_run):
+    """A metric that is renamed in the trainers leaves its panel empty."""
+    panels = panels_of(group_seeds([load_run(real_run)]), OVER_STEPS)
+    assert len(panels) == 10
+    for panel in panels:
+        axes = drawn(panel)
+        assert axes.lines or axes.collections, panel.name
+        assert not any("no " in text.get_text() for text in axes.texts), panel.name
+
+
+def test_no_cell_of_a_comparison_of_real_runs_is_unknown(real_run):
+    """As above, for the columns that the table needs. CPU use has no sample in so short a run."""
+    groups = [group("a", real_run), group("b", real_run)]
+    (table,) = document(groups, compare(groups)).tables
+    for name, *cells in table.rows:
+        assert "-" not in cells or name in ("CPU use", "speedup"), name
+        assert not any("unknown" in cell for cell in cells), name
+
+
+@pytest.mark.parametrize(("seeds", "thin", "bands"), [(1, 1, 0), (4, 4, 0), (5, 0, 1)])
+def test_seeds_are_lines_below_five_and_a_band_from_five_on(tmp_path, seeds, thin, bands):
+    groups = group_seeds(seeds_of(tmp_path, seeds))
+    for over in (OVER_STEPS, over_time(groups)):
+        for name in ("return", "fps", "entropy"):
+            axes = drawn(panel_named(panels_of(groups, over), name))
+            assert (len(axes.lines), len(axes.collections)) == (thin + 1, bands), name
+
+
+def test_throughput_of_a_comparison_is_a_mean_over_seeds(tmp_path):
+    groups = [group(name, *[run.path for run in seeds_of(tmp_path / name, 5)]) for name in "ab"]
+    axes = drawn(panel_named(document(groups, compare(groups)).panels, "throughput"))
+    assert (len(axes.lines), len(axes.collections)) == (2, 2)
+
+
+def test_live_evaluation_is_drawn_on_both_kinds_of_levels(tmp_path, real_run):
+    curious = load_run(copy_run(tmp_path / "a", columns={"eval_test_return": 3.0, "intrinsic_reward": 1.0}))
+    panels = panels_of(group_seeds([curious]), OVER_STEPS)
+    axes = drawn(panel_named(panels, "evaluation"))
+    labels = [text.get_text() for text in axes.get_legend().get_texts()]
+    assert labels == ["training levels", "unseen levels"]
+    assert any(line.get_ydata()[0] == 3.0 for line in axes.lines if len(line.get_ydata()))
+    assert panel_named(panels, "intrinsic_reward")
+    plain = load_run(real_run)
+    assert not any(panel.name == "intrinsic_reward" for panel in panels_of(group_seeds([plain]), OVER_STEPS))
+    for name in [name for name in plain.columns if name.startswith("eval_")]:
+        del plain.columns[name]
+    assert not any(panel.name == "evaluation" for panel in panels_of(group_seeds([plain]), OVER_STEPS))
+
+
+def test_axes_say_what_they_show_and_in_which_unit(tmp_path):
+    groups = [group("a", copy_run(tmp_path / "a", rollout=0.002, learn=0.006, coordinator=0.0))]
+    time = over_time(groups)
+    panels = panels_of(groups, time)
+    assert panel_named(panels, "return").title == RETURN_LABEL == "Return (last 100 training episodes)"
+    assert (
+        time.unit == "milliseconds" and "milliseconds" in drawn(panel_named(panels, "entropy")).get_xlabel()
+    )
+    groups.append(group("b", copy_run(tmp_path / "b")))
+    assert drawn(panel_named(panels_of(groups[:1] * 2, time), "phases")).get_xlabel() == (
+        "milliseconds per 1,000 environment steps"
+    )
+    returns = panel_named(document(groups, compare(groups)).panels, "return_over_time")
+    assert drawn(returns).get_ylabel() == RETURN_LABEL
+    assert [theme.time_unit(seconds)[1] for seconds in (0.5, 100, 600, 10_000)] == [
+        "milliseconds", "seconds", "minutes", "hours"
+    ]  # fmt: skip
+
+
+def test_colors_of_series_and_phases_are_apart():
+    assert not set(theme.LIGHT.series) & {*theme.LIGHT.phases, theme.LIGHT.text, theme.LIGHT.muted}
+    for gray in theme.LIGHT.phases:
+        red, green, blue = (int(gray[place : place + 2], 16) for place in (1, 3, 5))
+        assert max(red, green, blue) - min(red, green, blue) < 32, "a gray"
+
+
+def test_the_note_explains_only_what_is_drawn(tmp_path):
+    one, four, five = (
+        group(str(number), *[run.path for run in seeds_of(tmp_path, number)]) for number in (1, 4, 5)
+    )
+    assert "each iteration" in lines_note([one]) and "seeds" not in lines_note([one])
+    assert "each seed" in lines_note([four]) and "Bands" not in lines_note([four])
+    assert "Bands" in lines_note([five]) and "Thin" not in lines_note([five])
+
+
+def test_pngs_over_steps_and_time_or_pdfs(tmp_path, capsys):
+    run = copy_run(tmp_path / "a")
+    assert main([str(run)]) == 0
+    assert {path.name for path in (run / "plots").iterdir()} == {
+        "curves_over_steps.png",
+        "curves_over_time.png",
+    }
+    assert main([str(run), "--format", "pdf", "--output-dir", str(tmp_path / "pdf")]) == 0
+    content = (tmp_path / "pdf" / "return_over_time.pdf").read_bytes()
+    assert content.startswith(b"%PDF") and b"/Type3" not in content
+    assert b"MediaBox [ 0 0 237.6 " in content, "3.3 inches are 237.6 points"
     assert "wrote" in capsys.readouterr().out
 
 
 def test_a_log_without_the_optional_columns(tmp_path):
     log = tmp_path / "metrics.jsonl"
     log.write_text('{"iteration": 1, "steps_global": 64, "loss": 1.0}\n')
-    figure = curves_figure(group_seeds([load_run(log)]), over=OVER_STEPS, smoothing=5)
-    theme.figure_bytes(figure, "png")
-
-
-def test_wrong_flags_are_named(tmp_path):
-    with pytest.raises(InputError, match="--smoothing"):
-        main(["--smoothing", "0"])
-    with pytest.raises(InputError, match="no run under"):
-        main(["--runs-dir", str(tmp_path / "none")])
-
-
-def test_units_of_time():
-    assert theme.time_unit(100) == (1.0, "seconds")
-    assert theme.time_unit(600) == (60.0, "minutes")
-    assert theme.time_unit(10_000) == (3600.0, "hours")
+    groups = group_seeds([load_run(log)])
+    for over in (OVER_STEPS, over_time(groups)):
+        theme._bytes(theme.sheet(panels_of(groups, over), title="", columns=3), "png")
 
 
 def test_a_constant_curve_has_readable_ticks():
@@ -61,53 +151,46 @@ def test_a_constant_curve_has_readable_ticks():
     assert np.ptp(axes.get_ylim()) > 1e-3
 
 
-def test_plots_lie_in_the_run_or_are_named_for_the_runs(tmp_path):
+def test_plots_are_written_to_the_run_or_named_after_the_runs(tmp_path):
     runs = [tmp_path / name for name in ("a", "b", "deep/a")]
     chosen = [directory_for("plots", each) for each in ([runs[0]], [runs[1]], runs[:2], runs)]
     names = [str(path.relative_to(tmp_path)) for path in chosen]
     assert names == ["a/plots", "b/plots", "plots-a+b", "plots-a+b+deep_a"]
 
 
-def test_a_name_that_a_terminal_could_obey_is_shown_as_it_is(tmp_path, capsys):
-    write_run(tmp_path / "\x1b]0;owned\x07[bold]", iterations=1)
+def test_a_name_with_escape_sequences_is_printed_as_text(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(theme, "save", lambda _figure, path: path)
+    copy_run(tmp_path / "\x1b]0;owned\x07[bold]", iterations=2)
     assert main(["--runs-dir", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert "\x1b" not in said and "\x07" not in said
-    assert said.count("\\x1b]0;owned\\x07[bold]") == 5, "the newest run, and the four files that were written"
+    printed = capsys.readouterr().out
+    assert "\x1b" not in printed and "\x07" not in printed
+    assert printed.count("\\x1b]0;owned\\x07[bold]") == 3, "the newest run, and the two files"
 
 
 def test_a_link_in_a_downloaded_run_leads_nowhere(tmp_path):
-    run = write_run(tmp_path / "run", iterations=1)
+    run = copy_run(tmp_path / "run", iterations=2)
     (run / "plots").symlink_to(tmp_path)
     with pytest.raises(InputError, match="--output-dir"):
         main([str(run)])
     (tmp_path / "victim").write_text("mine")
-    (run / "picture.svg").symlink_to(tmp_path / "victim")
-    theme.save(theme.new_figure(1, 1), run / "picture.svg")
+    (run / "picture.png").symlink_to(tmp_path / "victim")
+    theme.save(theme.new_figure(1, 1), run / "picture.png")
     assert (tmp_path / "victim").read_text() == "mine"
 
 
-def test_the_picture_says_what_its_lines_are_and_covers_no_data(tmp_path):
-    figure = curves_figure(group_seeds([load_run(write_run(tmp_path / "a"))]), over=OVER_STEPS, smoothing=3)
-    theme.figure_bytes(figure, "png")
-    words = " ".join(text.get_text() for text in figure.findobj(Text))
-    assert "Thin lines: each iteration" in words and "last 3 iterations" in words
-    width, height = figure.bbox.size
+def test_legends_are_inside_the_picture_and_off_the_curves(real_run):
+    panels = panels_of(group_seeds([load_run(real_run)]), OVER_STEPS)
+    figure = theme.sheet(panels, title="x", columns=3)
+    theme._bytes(figure, "png")
+    width, _ = figure.bbox.size
     for legend in figure.findobj(Legend):
         box = legend.get_window_extent()
-        assert box.x0 >= 0 and box.x1 <= width and box.y1 <= height
-        for axes in figure.subfigs[1].axes:
-            assert not box.shrunk(0.98, 0.9).overlaps(axes.get_window_extent())
+        assert box.x0 >= 0 and box.x1 <= width and box.y0 >= 0
 
 
-def test_curiosity_has_panels_of_its_own_where_there_is_one(tmp_path):
-    plain, curious = (load_run(write_run(tmp_path / name)) for name in ("plain", "curious"))
-    curious.columns.update(
-        dict.fromkeys(("intrinsic_reward", "predictor_loss"), curious.column("value_loss"))
-    )
-    assert panels_of(group_seeds([plain])) == PANELS
-    found = panels_of(group_seeds([plain, curious]))
-    assert [panel.column for panel in found[len(PANELS) :]] == ["intrinsic_reward", "predictor_loss"]
-    figure = curves_figure(group_seeds([curious]), over=OVER_STEPS, smoothing=3)
-    titles = [axes.get_title(loc="left") for axes in figure.axes]
-    assert "Loss of the predictor" in titles and len(titles) == len(found) + 1
+def test_runs_that_learn_differently_are_not_pooled(tmp_path):
+    plain = load_run(copy_run(tmp_path / "a", seed=1))
+    for name, change in {"b": {"curiosity__kind": "rnd"}, "c": {"training__gamma": 0.5}}.items():
+        other = load_run(copy_run(tmp_path / name, seed=2, **change))
+        assert len(group_seeds([plain, other])) == 2
+    assert json.dumps(plain.config)

@@ -3,32 +3,32 @@ import os
 
 import numpy as np
 import pytest
-from run_writer import write_run
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import runs
 from parallel_ppo.reports.curves import iteration_returns, phase_cost, phase_seconds, return_curve, timing
 from parallel_ppo.reports.groups import group_seeds
 from parallel_ppo.reports.runs import find_runs, load_log, load_run, newest_run
+from tests.reports.run_copies import copy_run
 
 
 def test_a_run_directory_is_read_whole(tmp_path):
-    run = load_run(write_run(tmp_path / "a", iterations=5, workers=3, seed=9))
+    run = load_run(copy_run(tmp_path / "a", iterations=5, workers=3, seed=9))
     assert len(run) == 5
     assert run.kind == "parallel"
     assert run.seed == 9
     assert run.num_workers == 3
-    assert run.env_id == "procgen:procgen-coinrun-v0"
-    assert run.setting("training.n_epochs") == 3
+    assert run.env_id == "CartPole-v1"
+    assert run.setting("training.gamma") == 0.98
     assert run.setting("training.no_such", "x") == "x"
     assert not run.in_progress
     assert run.notes == ()
-    assert np.isnan(run.column("episode_return_mean")[0]), "null is NaN"
+    assert np.isfinite(run.column("eval_train_return")).tolist() == [False] * 4 + [True]
     assert np.isnan(run.column("never_written")).all()
 
 
 def test_seconds_follow_the_clock_so_that_checkpoints_count(tmp_path):
-    path = write_run(tmp_path / "a", iterations=3, noise=0.0)
+    path = copy_run(tmp_path / "a", iterations=3, noise=0.0)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     for row in rows[1:]:
         row["wall_time"] += 5.0
@@ -43,7 +43,7 @@ def test_seconds_follow_the_clock_so_that_checkpoints_count(tmp_path):
     "tail", [b'{"iteration": 6, "steps_gl', b'{"iteration": 6, "note": "\xc3', b"\n", b""]
 )
 def test_a_torn_last_line_is_left_out(tmp_path, tail):
-    path = write_run(tmp_path / "a", iterations=5)
+    path = copy_run(tmp_path / "a", iterations=5)
     with (path / "metrics.jsonl").open("ab") as log:
         log.write(tail)
     run = load_run(path)
@@ -52,35 +52,35 @@ def test_a_torn_last_line_is_left_out(tmp_path, tail):
 
 
 def test_a_damaged_line_in_the_middle_is_named(tmp_path):
-    path = write_run(tmp_path / "a", iterations=3)
+    path = copy_run(tmp_path / "a", iterations=3)
     lines = (path / "metrics.jsonl").read_text().splitlines()
     lines[1] = lines[1][:20]
     (path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2 is not JSON"):
+    with pytest.raises(InputError, match=r"metrics\.jsonl, line 2 is not a JSON object"):
         load_run(path)
 
 
 def test_one_iteration_is_enough(tmp_path):
-    run = load_run(write_run(tmp_path / "a", iterations=1))
+    run = load_run(copy_run(tmp_path / "a", iterations=1))
     assert len(run) == 1
     assert sum(phase_cost([run]).values()) > 0
 
 
 def test_a_run_in_progress_is_used_and_said(tmp_path):
-    run = load_run(write_run(tmp_path / "a", finished=False))
+    run = load_run(copy_run(tmp_path / "a", finished=False))
     assert run.in_progress
     assert any("in progress" in note for note in run.notes)
 
 
 def test_the_summary_of_an_earlier_session_does_not_end_a_resumed_run(tmp_path):
-    path = write_run(tmp_path / "a")
+    path = copy_run(tmp_path / "a")
     summary = json.loads((path / "summary.json").read_text())
     (path / "summary.json").write_text(json.dumps({**summary, "env_steps": summary["env_steps"] // 2}))
     assert load_run(path).in_progress
 
 
 def test_an_interrupted_run_is_said(tmp_path):
-    path = write_run(tmp_path / "a")
+    path = copy_run(tmp_path / "a")
     summary = json.loads((path / "summary.json").read_text())
     (path / "summary.json").write_text(json.dumps({**summary, "exit_code": 130, "stop_reason": "SIGINT"}))
     assert any("ended early: SIGINT" in note for note in load_run(path).notes)
@@ -91,14 +91,14 @@ def test_an_interrupted_run_is_said(tmp_path):
     [("metrics.jsonl", "no .*metrics.jsonl"), ("config.yaml", "has no config.yaml")],
 )
 def test_what_cannot_be_missed_is_named(tmp_path, missing, message):
-    path = write_run(tmp_path / "a")
+    path = copy_run(tmp_path / "a")
     (path / missing).unlink()
     with pytest.raises(InputError, match=message):
         load_run(path)
 
 
 def test_what_can_be_missed_is_a_note(tmp_path):
-    path = write_run(tmp_path / "a")
+    path = copy_run(tmp_path / "a")
     (path / "run.json").unlink()
     (path / "episodes.jsonl").unlink()
     run = load_run(path)
@@ -110,13 +110,13 @@ def test_what_can_be_missed_is_a_note(tmp_path):
 
 def test_other_wrong_inputs_are_one_line(tmp_path):
     (tmp_path / "file").write_text("x")
-    empty = write_run(tmp_path / "empty", iterations=1)
+    empty = copy_run(tmp_path / "empty", iterations=1)
     (empty / "metrics.jsonl").write_text("")
-    other = write_run(tmp_path / "other", iterations=1)
+    other = copy_run(tmp_path / "other", iterations=1)
     (other / "metrics.jsonl").write_text('{"loss": 1}\n')
-    listed = write_run(tmp_path / "listed", iterations=1)
+    listed = copy_run(tmp_path / "listed", iterations=1)
     (listed / "metrics.jsonl").write_text("[1]\n{}\n")
-    broken = write_run(tmp_path / "broken", iterations=1)
+    broken = copy_run(tmp_path / "broken", iterations=1)
     (broken / "config.yaml").write_text("a: [1\n")
     for path in (
         tmp_path / "none",
@@ -152,12 +152,12 @@ def plant(path, kind):
 )
 @pytest.mark.parametrize("kind", ["pipe", "device", "huge", "long line", "deep"])
 def test_files_that_never_end_or_are_too_large(tmp_path, file, kind):
-    path = write_run(tmp_path / "a", iterations=3)
+    path = copy_run(tmp_path / "a", iterations=3)
     plant(path / file, kind)
     if file in ("run.json", "summary.json"):
         assert any(file in note for note in load_run(path).notes)
     elif (file, kind) == ("config.yaml", "long line"):
-        with pytest.raises(InputError, match="bytes, expected at most"):
+        with pytest.raises(InputError, match="expected at most"):
             load_run(path)
     else:
         with pytest.raises(InputError, match=file) as caught:
@@ -165,11 +165,10 @@ def test_files_that_never_end_or_are_too_large(tmp_path, file, kind):
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["a: &-a [1]\nb: *-a\n", "a: &x {}\n", "- &a 1\n"])
-def test_anchors_in_a_config_are_refused(tmp_path, text):
-    path = write_run(tmp_path / "a", iterations=3)
-    (path / "config.yaml").write_text(text)
-    with pytest.raises(InputError, match="anchors and aliases are not allowed"):
+def test_anchors_in_a_config_are_refused(tmp_path):
+    path = copy_run(tmp_path / "a", iterations=3)
+    (path / "config.yaml").write_text("a: &x {}\n")
+    with pytest.raises(InputError, match="anchors or aliases"):
         load_run(path)
 
 
@@ -178,7 +177,7 @@ def test_anchors_in_a_config_are_refused(tmp_path, text):
     [{"steps_global": 1e999}, {"steps_global": 10**400}, {"steps_global": float("nan")}, {"steps_global": 0}],
 )
 def test_steps_that_are_none(tmp_path, row):
-    path = write_run(tmp_path / "a", iterations=3)
+    path = copy_run(tmp_path / "a", iterations=3)
     with (path / "metrics.jsonl").open("a") as log:
         log.write(json.dumps(row) + "\n")
     with pytest.raises(InputError, match="steps_global"):
@@ -187,30 +186,30 @@ def test_steps_that_are_none(tmp_path, row):
 
 def test_a_log_with_more_columns_than_can_be_held(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "MAX_CELLS", 1000)
-    path = write_run(tmp_path / "a", iterations=3)
+    path = copy_run(tmp_path / "a", iterations=3)
     (path / "metrics.jsonl").write_text("".join(f'{{"c{index}": 1}}\n' for index in range(100)))
     with pytest.raises(InputError, match="more than can be shown"):
         load_run(path)
 
 
 def test_text_from_a_stranger_is_one_printable_line(tmp_path):
-    path = write_run(tmp_path / "a", machine="\x1b[31mCPU\n2\udc80" + "x" * 1000)
-    (path / "config.yaml").write_text("training:\n  seed: 0x" + "f" * 6000 + "\n")
+    path = copy_run(tmp_path / "a", machine="\x1b[31mCPU\n2\udc80" + "x" * 1000)
+    (path / "config.yaml").write_text("training:\n  policy: " + "f" * 6000 + "\n")
     run = load_run(path)
     assert run.machine["cpu_model"].startswith("\\x1b[31mCPU 2?xxx")
     assert len(run.machine["cpu_model"]) == 300
-    assert len(run.setting("training.seed")) == 300
+    assert len(run.setting("training.policy")) == 300
 
 
 def test_exchange_is_part_of_the_update_and_counted_once(tmp_path):
-    run = load_run(write_run(tmp_path / "a", iterations=3, exchange=0.5))
+    run = load_run(copy_run(tmp_path / "a", iterations=3, exchange=0.5))
     phases = phase_seconds(run)
     np.testing.assert_allclose(phases["learn"] + phases["sync"], run.column("t_learn"))
     np.testing.assert_allclose(sum(phases.values()), run.iteration_seconds())
 
 
 def test_a_log_on_its_own_will_do(tmp_path):
-    path = write_run(tmp_path / "a", iterations=4)
+    path = copy_run(tmp_path / "a", iterations=4)
     alone = tmp_path / "alone" / "log.jsonl"
     alone.parent.mkdir()
     alone.write_bytes((path / "metrics.jsonl").read_bytes())
@@ -220,11 +219,11 @@ def test_a_log_on_its_own_will_do(tmp_path):
 
 def test_the_newest_run_of_a_kind_is_found(tmp_path):
     for number, kind in enumerate(["sequential", "parallel", "sequential", "parallel"]):
-        path = write_run(tmp_path / f"run-{number}", kind=kind, iterations=1)
+        path = copy_run(tmp_path / f"run-{number}", kind=kind, iterations=1)
         os.utime(path / "metrics.jsonl", (1000 + number, 1000 + number))
     assert newest_run(tmp_path, kind="sequential").name == "run-2"
     assert find_runs(tmp_path)[-1].name == "run-3"
-    deep = write_run(tmp_path / "suite-1" / "coinrun-seed1", kind="sequential", iterations=1)
+    deep = copy_run(tmp_path / "suite-1" / "coinrun-seed1", kind="sequential", iterations=1)
     (tmp_path / "odd").mkdir()
     os.mkfifo(tmp_path / "odd" / "metrics.jsonl")
     assert newest_run(tmp_path, kind="sequential") == deep
@@ -233,7 +232,7 @@ def test_the_newest_run_of_a_kind_is_found(tmp_path):
 
 
 def test_the_first_iteration_is_warm_up_and_phases_are_per_thousand_steps(tmp_path):
-    path = write_run(tmp_path / "a", iterations=5, workers=1, noise=0.0)
+    path = copy_run(tmp_path / "a", iterations=5, workers=1, noise=0.0)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     for row in rows:
         row["wall_time"] += 100.0
@@ -247,17 +246,14 @@ def test_the_first_iteration_is_warm_up_and_phases_are_per_thousand_steps(tmp_pa
 
 
 def test_returns_per_iteration(tmp_path):
-    run = load_run(write_run(tmp_path / "a", iterations=4))
+    run = load_run(copy_run(tmp_path / "a", iterations=4))
     slow = [run.episodes.returns[run.episodes.iteration == iteration].mean() for iteration in range(1, 5)]
     np.testing.assert_allclose(iteration_returns(run), slow)
 
 
 def test_seeds_become_a_group_and_other_settings_do_not(tmp_path):
-    members = [load_run(write_run(tmp_path / f"s{seed}", seed=seed)) for seed in (1, 2, 3)]
-    members.append(load_run(write_run(tmp_path / "other", seed=4, policy="impala")))
-    members.append(load_run(write_run(tmp_path / "again", seed=1)))
-    curious = write_run(tmp_path / "curious", seed=5)
-    with open(curious / "config.yaml", "a") as file:
-        file.write("curiosity: {kind: rnd}\n")
-    members.append(load_run(curious))
+    members = [load_run(copy_run(tmp_path / f"s{seed}", seed=seed)) for seed in (1, 2, 3)]
+    members.append(load_run(copy_run(tmp_path / "other", seed=4, training__policy="impala")))
+    members.append(load_run(copy_run(tmp_path / "again", seed=1)))
+    members.append(load_run(copy_run(tmp_path / "curious", seed=5, curiosity__kind="rnd")))
     assert [len(group.runs) for group in group_seeds(members)] == [3, 1, 1, 1]

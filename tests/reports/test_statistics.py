@@ -193,12 +193,20 @@ def test_time_to_return():
 def test_mean_curve_equals_its_slow_twin_where_all_runs_have_values():
     x = [np.array([0.0, 10.0]), np.array([2.0, 6.0, 12.0])]
     y = [np.array([0.0, 10.0]), np.array([np.nan, 1.0, 4.0])]
-    grid, mean, low, high = statistics.mean_curve(x, y, points=5)
+    grid, mean, low, _ = statistics.mean_curve(x, y, points=5)
     assert (grid[0], grid[-1]) == (6.0, 10.0)
     slow = [(position + (1 + (position - 6) / 2)) / 2 for position in grid]
     np.testing.assert_allclose(mean, slow)
-    assert (low <= mean).all()
-    assert (mean <= high).all()
+    assert np.isnan(low).all(), "two runs have no interval"
+    _, mean, low, high = statistics.mean_curve([x[0]] * 5, [y[0] + seed for seed in range(5)])
+    assert (low < mean).all() and (mean < high).all()
+
+
+def test_below_five_seeds_there_is_no_interval():
+    few, many = statistics.over_seeds([1.0, 2.0, 4.0, float("nan")]), statistics.over_seeds(list(range(5)))
+    assert few.value == pytest.approx(7 / 3) and np.isnan(few.low) and few.seeds == (1.0, 2.0, 4.0)
+    assert many.low < many.value == 2.0 < many.high
+    assert np.isnan(statistics.over_seeds([]).value)
 
 
 def test_mean_curve_of_nothing_and_of_one():

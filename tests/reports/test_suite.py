@@ -1,17 +1,22 @@
+"""The plan of a suite, its results, and whether its page leads with the right answer."""
+
+import csv
 import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from run_writer import write_evaluation, write_run
 
 from parallel_ppo.exits import InputError
-from parallel_ppo.reports import statistics
+from parallel_ppo.reports import statistics, theme
+from parallel_ppo.reports.document import as_html, as_markdown
 from parallel_ppo.reports.suite import Job, Plan, aggregate, load_plan, load_suite_runs, save_plan, summarise
-from parallel_ppo.reports.suite_page import suite_markdown, write_suite
+from parallel_ppo.reports.suite_report import document, headline, panels, write_suite
+from tests.reports.run_copies import copy_run, write_evaluation
 
 
 def make_suite(directory, games, settings=("",), seeds=(1, 2)):
+    """Each setting has higher evaluations than the one before."""
     plan = Plan(
         games=list(games),
         seeds=list(seeds),
@@ -21,12 +26,22 @@ def make_suite(directory, games, settings=("",), seeds=(1, 2)):
         settings={name: ["--set", f"training.seed={name}"] if name else [] for name in settings},
     )
     for job in plan.jobs():
-        path = directory / job.name
-        write_run(path, env=job.game, seed=job.seed, iterations=40, num_envs=256, n_steps=128, num_levels=200)
+        is_procgen = job.game != "CartPole-v1"
+        chosen = {"env__id": f"procgen:procgen-{job.game}-v0", "env__num_levels": 200} if is_procgen else {}
+        path = copy_run(directory / job.name, seed=job.seed, steps_each=131_072, **chosen)
         better = 0.5 * list(settings).index(job.setting)
-        unseen = {} if job.game == "CartPole-v1" else {"test": 6.0 + job.seed / 4 + better}
+        unseen = {"test": 6.0 + job.seed / 4 + better} if is_procgen else {}
         write_evaluation(path, {"train": 8.0 + job.seed / 4 + better, **unseen})
-    return directory, Plan(**{**vars(plan), "finished": plan.names()})
+    return directory, replace(plan, finished=plan.names())
+
+
+def results(directory, plan):
+    return summarise(plan, load_suite_runs(plan, directory))
+
+
+def markdown(directory, plan):
+    runs = load_suite_runs(plan, directory)
+    return as_markdown(document(summarise(plan, runs), runs))
 
 
 @pytest.fixture
@@ -43,12 +58,20 @@ def test_a_plan_survives_the_disk(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["suite.json"]
 
 
-def test_a_directory_without_a_suite_is_named(tmp_path):
+@pytest.mark.parametrize(
+    "change",
+    ["{", "[]", {"games": 1}, {"seeds": ["1"]}, {"settings": {"a": "b"}}, {"failed": [1]},
+     {"seeds": list(range(200_000))}],
+)  # fmt: skip
+def test_a_damaged_plan_is_one_line(tmp_path, change):
     with pytest.raises(InputError, match=r"no .*suite\.json"):
         load_plan(tmp_path)
-    (tmp_path / "suite.json").write_text('{"games": 1')
-    with pytest.raises(InputError, match="cannot be read"):
+    save_plan(Plan(games=["coinrun"], seeds=[1], total_timesteps=1, duration=None), tmp_path)
+    path = tmp_path / "suite.json"
+    path.write_text(change if isinstance(change, str) else json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(InputError, match=r"suite\.json (cannot be read|has more than)") as caught:
         load_plan(tmp_path)
+    assert "\n" not in str(caught.value)
 
 
 def test_every_game_and_setting_comes_before_the_second_seed():
@@ -61,62 +84,82 @@ def test_every_game_and_setting_comes_before_the_second_seed():
 
 def test_scores_and_published_values_at_equal_steps(suite):
     directory, plan = suite
-    runs = load_suite_runs(plan, directory)
-    result = summarise(plan, runs)
-    coinrun, cartpole = result.games
-    members = runs["coinrun", ""]
-    means = [run.episodes.returns[-100:].mean() for run in members]
-    assert coinrun.final_return.value == pytest.approx(np.mean(means))
+    coinrun, cartpole = results(*suite).games
+    members = load_suite_runs(plan, directory)["coinrun", ""]
+    assert coinrun.final_return.value == pytest.approx(
+        np.mean([run.episodes.returns[-100:].mean() for run in members])
+    )
     assert coinrun.returns["train"].value == pytest.approx(8.375)
     assert coinrun.returns["test"].value == pytest.approx(6.375)
     assert coinrun.gap.value == pytest.approx(2.0)
-    assert coinrun.normalised["test"].runs == pytest.approx([(6.25 - 5) / 5, (6.5 - 5) / 5])
+    assert coinrun.scores["test"] == pytest.approx([(6.25 - 5) / 5, (6.5 - 5) / 5])
     assert [row.steps for row in coinrun.equal_steps] == [1_000_000]
     near = [run.episodes.returns[np.abs(run.episodes.step - 1e6) <= 150_000].mean() for run in members]
     assert coinrun.equal_steps[0].ours == pytest.approx(np.mean(near))
     assert coinrun.equal_steps[0].published == 7.9
-    assert cartpole.normalised == {} and cartpole.returns["train"].value == pytest.approx(8.375)
-    assert [(row.levels, row.num_games) for row in result.aggregates] == [("train", 1), ("test", 1)]
-    assert result.missing == []
+    assert cartpole.scores == {} and cartpole.returns["train"].value == pytest.approx(8.375)
+    assert results(*suite).missing == []
 
 
-def test_two_settings_are_compared_game_by_game(tmp_path):
+def test_the_best_setting_leads(tmp_path):
     directory, plan = make_suite(tmp_path, ["coinrun", "jumper"], ["plain", "better"])
-    result = summarise(plan, load_suite_runs(plan, directory))
-    scores = [[(6.25 - 5) / 5, (6.5 - 5) / 5], [(6.25 - 1) / 9, (6.5 - 1) / 9]]
-    plain = next(row for row in result.aggregates if (row.setting, row.levels) == ("plain", "test"))
-    assert plain.iqm.value == pytest.approx(float(statistics.iqm(np.ravel(scores))))
-    assert plain.optimality_gap.value == pytest.approx(1 - np.mean(scores))
-    assert plain.profile["value"][0] == 1.0 and plain.profile["value"][-1] == 0.0
+    result = results(directory, plan)
+    scores = [[(6.75 - 5) / 5, (7 - 5) / 5], [(6.75 - 1) / 9, (7 - 1) / 9]]
+    best = result.aggregates[2]
+    assert (best.setting, best.levels) == ("better", "test")
+    assert best.iqm.value == pytest.approx(float(statistics.iqm(np.ravel(scores))))
+    assert best.optimality_gap.value == pytest.approx(1 - np.mean(scores))
+    assert best.profile["value"][0] == 1.0 and best.profile["value"][-1] == 0.0
     unseen = next(row for row in result.improvements if row.levels == "test")
     assert (unseen.setting, unseen.over, unseen.num_games) == ("better", "plain", 2)
     assert unseen.probability.value == 1.0
-    text = suite_markdown(result)
+    assert headline(result).startswith(f"Best: better, IQM {best.iqm.value:.2f} (")
+    assert headline(result).endswith(
+        "on unseen levels; better than plain with probability 1.00 (1.00 to 1.00)"
+    )
+    report = document(result, load_suite_runs(plan, directory))
+    assert [card.value for card in report.cards[:2]] == [f"{best.iqm.value:.2f}", "1.00"]
+    text = markdown(directory, plan)
     assert "| better better than plain, unseen levels | 2 | 1.00 (1.00 to 1.00) |" in text
-    assert "| jumper, plain | 2 |" in text
+    assert text.index("| better, unseen levels |") < text.index("| plain, unseen levels |")
     assert "- better: --num-levels 200 --set training.seed=better" in text
-    assert "network nature | environments x steps 256 x 128 | epochs 3 | 4 cores, Test CPU | commit" in text
 
 
-def test_every_game_has_its_own_statistics_over_seeds(tmp_path):
-    directory, plan = make_suite(tmp_path, ["coinrun", "jumper"], seeds=(1, 2, 3, 4, 9))
-    result = summarise(plan, load_suite_runs(plan, directory))
-    scores = result.games[1].normalised["test"]
-    assert scores.runs == pytest.approx([(6 + seed / 4 - 1) / 9 for seed in (1, 2, 3, 4, 9)])
-    assert scores.iqm.value == pytest.approx(np.mean(scores.runs[1:4]))
-    assert scores.median.value == pytest.approx(scores.runs[2])
-    assert scores.mean.value == pytest.approx(np.mean(scores.runs))
-    for found in (scores.iqm, scores.median, scores.mean):
-        assert scores.runs[0] <= found.low < found.value < found.high <= scores.runs[-1]
-    assert f"| jumper, unseen levels | 5 | {scores.iqm.value:.3f} (" in suite_markdown(result)
+def test_without_a_clear_difference_there_is_no_winner(tmp_path):
+    directory, plan = make_suite(tmp_path, ["coinrun"], ["plain", "same"])
+    for seed in (1, 2):
+        write_evaluation(directory / f"coinrun-same-seed{seed}", {"train": 8.0, "test": 6.5 - seed / 8})
+    assert headline(results(directory, plan)).startswith("No clear winner. Highest: ")
 
 
-def test_a_game_whose_runs_are_all_equal_is_told_beside_the_intervals(tmp_path):
-    directory, plan = make_suite(tmp_path, ["coinrun", "jumper"])
-    assert "all equal" not in suite_markdown(summarise(plan, load_suite_runs(plan, directory)))
+def test_medians_need_four_seeds(tmp_path):
+    few, many = (
+        make_suite(tmp_path / str(number), ["coinrun"], seeds=range(1, number + 1)) for number in (3, 4)
+    )
+    assert "median" not in markdown(*few).split("## Notes")[0]
+    assert "| IQM | optimality gap | median | mean |" in markdown(*many)
+
+
+def test_axes_fit_negative_scores(tmp_path):
+    directory, plan = make_suite(tmp_path, ["fruitbot"])
+    for seed in (1, 2):
+        write_evaluation(directory / f"fruitbot-seed{seed}", {"train": -3.0, "test": -9.0 - seed})
+    runs = load_suite_runs(plan, directory)
+    found = {panel.name: panel for panel in panels(summarise(plan, runs), runs)}
+    for name in ("iqm", "profile_test"):
+        with theme.drawing():
+            axes = theme.panel_figure(found[name]).axes[0]
+        lowest = min(float(np.min(line.get_xdata())) for line in axes.lines)
+        assert lowest < 0 and axes.get_xlim()[0] <= lowest, name
+
+
+def test_a_game_whose_runs_are_all_equal_is_marked(suite):
+    directory, plan = suite
+    assert "all equal" not in markdown(directory, plan)
     row = aggregate("", "test", {"coinrun": np.array([0.5, 0.5]), "jumper": np.array([0.1, 0.3])})
-    result = replace(summarise(plan, load_suite_runs(plan, directory)), aggregates=[row])
-    assert "| unseen levels | 2 (1 with runs all equal) | 4 |" in suite_markdown(result)
+    runs = load_suite_runs(plan, directory)
+    result = replace(summarise(plan, runs), aggregates=[row])
+    assert "| unseen levels | 2 (1 with runs all equal) | 4 |" in as_markdown(document(result, runs))
 
 
 @pytest.mark.parametrize(
@@ -129,6 +172,7 @@ def test_a_game_whose_runs_are_all_equal_is_told_beside_the_intervals(tmp_path):
         {"deterministic": True},
         {"seed": 1},
         {"levels": {"train": {"return": {"mean": {"value": 1.0}}}}},
+        {"levels": {"train": {"return": {"mean": {"value": float("nan")}}}, "test": {"return": 7}}},
         {"levels": 7},
     ],
 )
@@ -136,38 +180,50 @@ def test_an_evaluation_with_other_settings_is_not_used(suite, change):
     directory, plan = suite
     path = directory / "coinrun-seed2" / "suite_evaluation.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    coinrun, _ = summarise(plan, load_suite_runs(plan, directory)).games
-    assert coinrun.normalised["test"].runs == pytest.approx([(6.25 - 5) / 5])
+    coinrun, _ = results(directory, plan).games
+    assert coinrun.scores["test"] == pytest.approx([(6.25 - 5) / 5])
+    assert coinrun.scores["train"] == pytest.approx([(8.25 - 5) / 5])
 
 
 def test_the_evaluation_of_a_user_does_not_reach_the_suite(suite):
     """`evaluate.py RUN` writes evaluation.json, with settings that the user chose."""
     directory, plan = suite
-    before = suite_markdown(summarise(plan, load_suite_runs(plan, directory)))
+    before = markdown(directory, plan)
     for run in (directory / name for name in plan.finished):
         write_evaluation(run, {"train": 1.0, "test": 1.0}, file=run / "evaluation.json")
-    assert suite_markdown(summarise(plan, load_suite_runs(plan, directory))) == before
+    assert markdown(directory, plan) == before
 
 
-def test_the_page_the_markdown_and_the_json(suite):
+def test_page_markdown_json_csv_and_pdfs(suite, monkeypatch):
     directory, plan = suite
-    runs = load_suite_runs(plan, directory)
-    write_suite(summarise(plan, runs), runs, directory)
-    text = (directory / "results.md").read_text()
-    assert "| coinrun | 2 |" in text and "| CartPole-v1 | - |" not in text
-    assert "prefers-color-scheme" in (directory / "results.html").read_text()
+    monkeypatch.setattr(theme, "save", lambda _figure, path: path)
+    written = write_suite(plan, load_suite_runs(plan, directory), directory, kind="pdf")
+    names = [path.name for path in written]
+    assert names[:4] == ["results.html", "results.md", "results.json", "results.csv"]
+    assert names[4:] == ["iqm.pdf", "profile_test.pdf", "profile_train.pdf", "game_0.pdf", "game_1.pdf"]
+    rows = list(csv.DictReader((directory / "results.csv").open()))
+    assert [row["seed"] for row in rows] == ["1", "2", "1", "2"]
+    assert float(rows[0]["score_test_levels"]) == pytest.approx(0.25)
+    assert rows[2]["score_test_levels"] == ""
     content = json.loads((directory / "results.json").read_text(), parse_constant=pytest.fail)
     assert content["games"][0]["game"] == "coinrun"
 
 
+def test_failures_and_names_are_shown_as_text(suite):
+    directory, plan = suite
+    plan = replace(plan, failed={"<b>x</b>": "<script>\x1b[31m"}, settings={"": ["--env", "<script>"]})
+    runs = load_suite_runs(plan, directory)
+    page = as_html(document(summarise(plan, runs), runs))
+    assert "<script" not in page and "<b>x" not in page and "\x1b" not in page
+    assert "&lt;script&gt;" in page
+
+
 def test_a_suite_that_has_just_begun(tmp_path):
     plan = Plan(games=["coinrun"], seeds=[1], total_timesteps=10, duration=None)
-    runs = load_suite_runs(plan, tmp_path)
-    result = summarise(plan, runs)
     (tmp_path / "victim").write_text("mine")
-    for name in ("results.html", "results.md", "results.json"):
+    for name in ("results.html", "results.md", "results.json", "results.csv"):
         (tmp_path / name).symlink_to(tmp_path / "victim")
-    write_suite(result, runs, tmp_path)
+    write_suite(plan, load_suite_runs(plan, tmp_path), tmp_path)
     assert (tmp_path / "victim").read_text() == "mine", "a link in a downloaded suite leads nowhere"
-    assert result.missing == ["coinrun-seed1"]
-    assert "not finished yet: coinrun-seed1" in (tmp_path / "results.md").read_text()
+    assert results(tmp_path, plan).missing == ["coinrun-seed1"]
+    assert "1 run not finished yet: coinrun-seed1" in (tmp_path / "results.md").read_text()

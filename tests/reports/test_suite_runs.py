@@ -18,13 +18,14 @@ from parallel_ppo.reports.suite import Job, Plan, load_plan, save_plan
 HERE = Path(__file__).resolve().parent
 TRAINER = f"""
 import json, os, sys, time
-sys.path[:0] = [{str(HERE)!r}, {str(HERE.parents[1])!r}]
+sys.path[:0] = [{str(HERE.parents[1])!r}]
 from pathlib import Path
-from run_writer import write_run
+from tests.reports.run_copies import copy_run
 word = dict(zip(sys.argv[1::2], sys.argv[2::2]))
 path = Path(word["--output-dir"])
 if not path.exists():
-    write_run(path, env=word["--env"], seed=int(word["--seed"]), num_levels=20, workers=1)
+    settings = dict(env__id=f'procgen:procgen-{{word["--env"]}}-v0', env__num_levels=20)
+    copy_run(path, seed=int(word["--seed"]), workers=1, **settings)
 (path / "cpus").write_text(json.dumps(sorted(os.sched_getaffinity(0))))
 (path / "began").write_text(str(time.time()))
 time.sleep(0.3)
@@ -32,9 +33,9 @@ sys.exit(int(word.get("--exit", 0)))
 """
 EVALUATOR = f"""
 import json, sys
-sys.path[:0] = [{str(HERE)!r}]
+sys.path[:0] = [{str(HERE.parents[1])!r}]
 from pathlib import Path
-from run_writer import write_evaluation
+from tests.reports.run_copies import write_evaluation
 path, word = Path(sys.argv[1]), dict(zip(sys.argv[2::2], sys.argv[3::2]))
 write_evaluation(
     path, dict.fromkeys(word["--levels"].split(","), 7.5), file=word["--output"],
