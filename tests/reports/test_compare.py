@@ -106,15 +106,6 @@ def test_bits_that_differ_for_a_reason_break_no_contract(tmp_path, change):
     assert identity.verdict == "different" and ", as expected: other" in identity.sentence
 
 
-def test_curiosity_is_a_reason_for_other_parameters(tmp_path):
-    plain, curious = write_run(tmp_path / "a"), write_run(tmp_path / "b", learning="curious")
-    with open(curious / "config.yaml", "a") as file:
-        file.write("curiosity: {kind: rnd}\n")
-    comparison = compare([group("a", plain), group("b", curious)])
-    assert comparison.pairs[0].identity.sentence.endswith("as it may: other setting")
-    assert any("(curiosity.kind): a none, b rnd" in line for line in comparison.warnings)
-
-
 def test_bits_of_different_seeds_are_not_compared(tmp_path):
     groups = [group("a", copy_run(tmp_path / "a", seed=1)), group("b", copy_run(tmp_path / "b", seed=2))]
     comparison = compare(groups)
