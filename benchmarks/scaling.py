@@ -18,7 +18,7 @@ from rich.console import Console
 from benchmarks.scaling_report import SizedRun, build_report, write_report
 from parallel_ppo.arguments import Parser, next_free, number_from, number_list, positive, run
 from parallel_ppo.commands.training_flags import shipped_config
-from parallel_ppo.envs.build import probe
+from parallel_ppo.envs.families import probe
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import read_machine

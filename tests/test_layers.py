@@ -100,7 +100,7 @@ def test_bad_input_is_told_before_torch_is_imported() -> None:
         "commands.training_flags",
         "machine.resources",
         "machine.placement",
-        "envs.build",
+        "envs.families",
         "envs.contract",
         "storage.run_directory",
         "workers.fork_server",

@@ -19,7 +19,7 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
 
-from parallel_ppo.envs.build import probe  # noqa: E402
+from parallel_ppo.envs.families import probe  # noqa: E402
 from parallel_ppo.memory.snapshots import Snapshot  # noqa: E402
 from parallel_ppo.policies.parameters import bind, initialise, num_flat, sha256, views  # noqa: E402
 from parallel_ppo.policies.policy import Policy  # noqa: E402

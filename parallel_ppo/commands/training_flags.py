@@ -19,18 +19,14 @@ from parallel_ppo.arguments import (
 )
 from parallel_ppo.cluster.engines import find_engine, settings_from_engine
 from parallel_ppo.exits import InputError
-from parallel_ppo.settings import env_names
+from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.layers import check_sections, load_settings
-from parallel_ppo.settings.schema import STOP_CONDITIONS, Settings, shown_default
+from parallel_ppo.settings.procgen import CONFIGS
+from parallel_ppo.settings.schema import STOP_CONDITIONS, EnvSettings, Settings, shown_default
 from parallel_ppo.settings.yaml_files import parse_value, read_yaml
 from parallel_ppo.training.origin import saved_settings
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"  # in a checkout, a link to the one at the root
-DEFAULT_CONFIG = {
-    "parallel": "ppo_parallel.yaml",
-    "sequential": "ppo_sequential.yaml",
-    "cluster": "ppo_cpu_cluster.yaml",
-}
 DEFAULT_HOURS = 1.0
 
 Flags = dict[str, tuple[str, Callable[[str], Any]]]  # flag -> key and converter
@@ -175,15 +171,12 @@ def with_flag(message: str, parser: Parser, arguments: argparse.Namespace) -> st
 
 
 def shipped_config(env_id: Any, kind: str, algorithm: str = "ppo") -> Path | None:
-    """The configuration that comes with the project for an environment and an algorithm, if there is one."""
+    """The shipped configuration for an environment and an algorithm, if there is one."""
     if not isinstance(env_id, str | None):
-        return None  # told by the validation that follows
-    is_procgen = env_id is None or env_names.procgen_game(env_id) is not None
-    if is_procgen and algorithm == "ppo":
-        return CONFIG / DEFAULT_CONFIG[kind]
-    name = "procgen" if is_procgen else str(env_id).rpartition(":")[2].rpartition("-v")[0].lower()
-    name += "" if algorithm == "ppo" else f"_{algorithm}"
-    return next((path for path in CONFIG.glob("*.yaml") if path.stem == name), None)
+        return None  # the validation that follows reports it
+    env_id = env_id or EnvSettings().id
+    path = CONFIG / family_of(env_id).config_name(env_id, kind, algorithm)
+    return path if path.name in os.listdir(CONFIG) else None
 
 
 def settings_from(arguments: argparse.Namespace, kind: str, say: Callable[[str], None]) -> Settings:
@@ -201,7 +194,7 @@ def settings_from(arguments: argparse.Namespace, kind: str, say: Callable[[str],
     if not base and file is None:
         algorithm = flags.get("training.algorithm", "ppo")
         file = shipped_config(flags.get("env.id"), kind, algorithm)
-        if file is not None and file.name != DEFAULT_CONFIG[kind]:
+        if file is not None and file.name not in CONFIGS.values():
             say(f"using {file.relative_to(CONFIG.parent)} for {flags.get('env.id', algorithm)}")
     settings = load_settings(file=file, flags=flags, base=base)
     if settings.training.duration is None and settings.training.total_timesteps is None:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from parallel_ppo.arguments import Parser, as_typed, number_list, positive
 from parallel_ppo.child import command
 from parallel_ppo.commands.training_flags import config_file, flag_values, shipped_config
-from parallel_ppo.envs.build import probe
+from parallel_ppo.envs.families import probe
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import read_machine

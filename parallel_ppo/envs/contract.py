@@ -6,6 +6,7 @@ was cut by a limit hands over the observation it would have continued from.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -90,7 +91,7 @@ class EnvSpec(NamedTuple):
         )
 
 
-class Trial(NamedTuple):
+class ReplayCheck(NamedTuple):
     """How an environment behaved; the texts say what differs where."""
 
     step_seconds: float = 1.0  # what did not answer in time is slow
@@ -163,3 +164,15 @@ class SliceEnv(Protocol):
         ...
 
     def close(self) -> None: ...
+
+
+class LevelEnv(SliceEnv, Protocol):
+    """Environments of a family that has levels."""
+
+    def playing_levels(self) -> np.ndarray:
+        """[n] int32: the level of each unfinished episode."""
+        ...
+
+    def set_next_levels(self, levels: Mapping[int, int]) -> None:
+        """The next level of some environments, by their index."""
+        ...

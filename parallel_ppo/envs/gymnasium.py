@@ -2,15 +2,17 @@
 seeds.
 """
 
+import contextlib
 import functools
+import os
 import sys
 from typing import Any
 
 import gymnasium
 import numpy as np
 
-from parallel_ppo.envs import trial
-from parallel_ppo.envs.contract import EnvSpec, Step, View
+from parallel_ppo.envs import replay_check
+from parallel_ppo.envs.contract import EnvSpec, ReplayCheck, Step, View
 from parallel_ppo.envs.single import CLOSE_PATIENCE, MAX_REPLAY, Single, one_line
 from parallel_ppo.exits import EnvironmentFault, InputError, NumbersError, is_interruption
 from parallel_ppo.printable import printable
@@ -21,6 +23,7 @@ from parallel_ppo.storage import working_folder
 OWN_STATE_FACTOR = 4  # an environment's own state may grow to this many times its first size
 OWN_STATE_LEAST = 1 << 20
 HEADER_BYTES = 4096
+USUAL_FPS = 30  # if the environment does not name its own
 
 
 def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env:
@@ -101,10 +104,48 @@ def _try(single: Single) -> int:
     return size + HEADER_BYTES + MAX_REPLAY * 4 * single.action.num_components
 
 
-def examine(settings: EnvSettings) -> trial.Trial:
+def check_replay(settings: EnvSettings) -> ReplayCheck:
     bare = settings.model_copy(update={"wrappers": []})
     make_bare = functools.partial(make, bare) if settings.wrappers else None
-    return trial.in_a_child(functools.partial(make, settings), make_bare, settings.id)
+    return replay_check.in_a_child(functools.partial(make, settings), make_bare, settings.id)
+
+
+def spaces(settings: EnvSettings) -> tuple[gymnasium.Space, gymnasium.Space]:
+    with contextlib.closing(make(settings)) as env:
+        return env.observation_space, env.action_space
+
+
+def warm_up() -> None:
+    """The import of this module is enough."""
+
+
+def film_fps(settings: EnvSettings) -> int:
+    """Tried in another environment, because a reset changes the episodes."""
+    if not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # or pygame's library complains of a missing screen
+    problem = ""
+    env = make(settings)
+    try:
+        if "rgb_array" not in env.metadata.get("render_modes", []):
+            known = ", ".join(map(str, env.metadata.get("render_modes", []))) or "none"
+            problem = f"it has no render mode 'rgb_array' (it has: {known})"
+        else:
+            env.close()
+            env = make(settings, "rgb_array")
+            env.reset(seed=0)
+            picture = np.asarray(env.render())
+            if picture.ndim != 3 or picture.shape[2] not in (3, 4) or picture.dtype != np.uint8:
+                found = f"{picture.dtype} of shape {picture.shape}"
+                problem = f"its picture is {found}; expected uint8, height x width x 3"
+    except InputError:
+        raise
+    except Exception as error:
+        problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    finally:
+        env.close()
+    if problem:
+        raise InputError(f"{settings.id} cannot be rendered: {problem}")
+    return int(env.metadata.get("render_fps") or USUAL_FPS)
 
 
 def _singles(
@@ -124,7 +165,7 @@ def _singles(
 @functools.cache
 def _restores_itself(settings: str) -> bool:
     make_env = functools.partial(make, EnvSettings.model_validate_json(settings))
-    return trial.restores_itself(make_env, "")
+    return replay_check.restores_itself(make_env, "")
 
 
 class GymnasiumSlice:
@@ -190,3 +231,6 @@ class GymnasiumSlice:
                 line = f"{single.where} did not return from close within {CLOSE_PATIENCE:g} s; left as it is"
                 print(f"warning: {printable(line)}", file=sys.stderr)
                 return  # the others of its kind would not either
+
+
+make_slice = GymnasiumSlice

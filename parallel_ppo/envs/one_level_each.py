@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import SliceEnv, Step, View
+from parallel_ppo.envs.families import make_slice
 from parallel_ppo.settings.schema import Settings
 
 

@@ -2,16 +2,20 @@
 
 import contextlib
 import os
+import struct
 import sys
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Step, View
+from parallel_ppo.envs.contract import ActionSpec, EnvSpec, ReplayCheck, Step, View
 from parallel_ppo.keyed import integer_seed
-from parallel_ppo.settings import env_names
-from parallel_ppo.settings.schema import PROCGEN_OPTIONS, EnvSettings
+from parallel_ppo.settings.procgen import NATIVE_OPTIONS, game_name
+from parallel_ppo.settings.schema import EnvSettings
+
+if TYPE_CHECKING:
+    import gymnasium
 
 STATE_BYTES = 1 << 20  # measured: 20-40 KB; the space is reserved, not used
 SPEC = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), STATE_BYTES)
@@ -27,6 +31,25 @@ def _quiet() -> Iterator[None]:
             yield
         finally:
             sys.stderr = kept
+
+
+def probe(settings: EnvSettings) -> EnvSpec:
+    return SPEC
+
+
+def check_replay(settings: EnvSettings) -> ReplayCheck:
+    """Procgen restores its states exactly."""
+    return ReplayCheck()
+
+
+def spaces(settings: EnvSettings) -> "tuple[gymnasium.Space, gymnasium.Space]":
+    from gymnasium.spaces import Box, Discrete
+
+    return Box(0, 255, SPEC.observation_shape, np.uint8), Discrete(SPEC.action.sizes[0])
+
+
+def film_fps(settings: EnvSettings) -> int:
+    return 15  # as when people play
 
 
 def warm_up() -> None:
@@ -48,10 +71,10 @@ def _make(game: str, num: int, options: dict[str, Any]) -> Any:
 
 
 def _options(settings: EnvSettings) -> dict[str, Any]:
-    """Where Procgen itself chooses the level, it takes no word about levels."""
+    """In exploration mode Procgen chooses the level itself and refuses options of levels."""
     chosen = settings.distribution_mode == "exploration"
     left_out = ("num_levels", "start_level") if chosen else ()
-    return {option: getattr(settings, option) for option in PROCGEN_OPTIONS if option not in left_out}
+    return {option: getattr(settings, option) for option in NATIVE_OPTIONS if option not in left_out}
 
 
 class ProcgenSlice:
@@ -62,7 +85,7 @@ class ProcgenSlice:
     def __init__(
         self, *, settings: EnvSettings, seed: int, first_env: int, num_envs: int, num_views: int = 0
     ) -> None:
-        game = env_names.procgen_game(settings.id)
+        game = game_name(settings.id)
         assert game is not None
         options = _options(settings) | {"rand_seed": integer_seed(seed, "procgen", first_env)}
         self.native = _make(game, num_envs, options)
@@ -89,6 +112,13 @@ class ProcgenSlice:
         """[n] int32: the level of each episode that goes on."""
         return np.array([info["level_seed"] for info in self.native.get_info()], dtype=np.int32)
 
+    def set_next_levels(self, levels: Mapping[int, int]) -> None:
+        """The next level of some environments, by their index; nothing else changes."""
+        states = self.get_state()
+        for index, level in levels.items():
+            states[index] = with_next_level(states[index], level)
+        self.set_state(states)
+
     def get_state(self) -> list[bytes]:
         return [bytes(state) for state in self.native.callmethod("get_state")]
 
@@ -105,3 +135,31 @@ class ProcgenSlice:
         self.native.close()
         if self.copies is not None:
             self.copies.close()
+
+
+make_slice = ProcgenSlice
+
+# --- the next level in a saved state ------------------------------------------------------------------------
+
+# Procgen draws the next level between two numbers when an episode ends, within that step. A state begins with
+# a version, the name of the game (its length and its characters), twelve options and the size of a grid, all
+# integers of four bytes; the two numbers follow.
+INTEGER = struct.Struct("<i")
+BOUNDS = struct.Struct("<ii")
+NUM_OPTIONS = 12
+
+
+def with_next_level(state: bytes, level: int) -> bytes:
+    offset = _bounds_offset(state)
+    return state[:offset] + BOUNDS.pack(level, level + 1) + state[offset + BOUNDS.size :]
+
+
+def level_bounds(state: bytes) -> tuple[int, int]:
+    """First level, and the one after the last."""
+    first, end = BOUNDS.unpack_from(state, _bounds_offset(state))
+    return first, end
+
+
+def _bounds_offset(state: bytes) -> int:
+    (name_length,) = INTEGER.unpack_from(state, INTEGER.size)
+    return 2 * INTEGER.size + name_length + (NUM_OPTIONS + 1) * INTEGER.size

@@ -13,7 +13,7 @@ from parallel_ppo.features.observations import ObservationState
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.printable import printable
-from parallel_ppo.settings import env_names
+from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.training.live_evaluation import evaluate as ask
 from parallel_ppo.version import VERSION
 from parallel_ppo.workers.fork_server import ForkServer
@@ -74,7 +74,7 @@ def make_report(policy: LoadedPolicy, checkpoint: str, episodes: dict[str, list[
         "env_steps": policy.weights.env_steps,
         "env_id": env.id,
         "trained_on": policy.weights.settings.env.id,
-        "distribution_mode": env.distribution_mode if env_names.procgen_game(env.id) else None,
+        "distribution_mode": env.distribution_mode if family_of(env.id).HAS_LEVELS else None,
         "policy": policy.settings.training.policy,
         "kernels": policy.settings.training.kernels,
         "seed": policy.settings.training.seed,

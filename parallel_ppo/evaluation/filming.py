@@ -1,6 +1,5 @@
 """A policy filmed while it plays: the first episodes that `evaluate.py` plays with the same seed."""
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,22 +8,17 @@ import numpy as np
 import torch
 from PIL import Image
 
-from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import SliceEnv
+from parallel_ppo.envs.families import film_fps, make_slice
 from parallel_ppo.envs.one_level_each import OneLevelEach
 from parallel_ppo.evaluation import video
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy
 from parallel_ppo.evaluation.policy_files import make_actor
 from parallel_ppo.evaluation.progress import progress
-from parallel_ppo.exits import InputError
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.printable import printable
-from parallel_ppo.settings import env_names
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.playing import SLOTS, Moment, Played, level_set_settings, play
-
-PROCGEN_FPS = 15  # its own speed for people
-OTHER_FPS = 30  # of environments that do not name theirs
 
 
 class Camera(NamedTuple):
@@ -56,7 +50,7 @@ def check_camera(
     settings = level_set_settings(loaded.settings, level_set, 0, num_envs)
     actor = make_actor(settings, loaded.spec, loaded.filled)
     quota = np.where(np.arange(num_envs) < columns * rows, episodes, 0)
-    own_fps = _check_picture(settings)
+    own_fps = film_fps(settings.env)
     env: SliceEnv
     if levels:
         env = OneLevelEach(settings, [levels[tile % len(levels)] for tile in range(num_envs)])
@@ -70,39 +64,6 @@ def check_camera(
         quota,
         fps or own_fps,
     )
-
-
-def _check_picture(settings: Settings) -> int:
-    """Its pictures a second. Tried on an environment of its own, for a reset changes the episodes."""
-    if env_names.procgen_game(settings.env.id) is not None:
-        return PROCGEN_FPS
-    from parallel_ppo.envs.gymnasium import make
-
-    if not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # or pygame's library complains of a missing screen
-    problem = ""
-    env = make(settings.env)
-    try:
-        if "rgb_array" not in env.metadata.get("render_modes", []):
-            known = ", ".join(map(str, env.metadata.get("render_modes", []))) or "none"
-            problem = f"it has no render mode 'rgb_array' (it has: {known})"
-        else:
-            env.close()
-            env = make(settings.env, "rgb_array")
-            env.reset(seed=0)
-            picture = np.asarray(env.render())
-            if picture.ndim != 3 or picture.shape[2] not in (3, 4) or picture.dtype != np.uint8:
-                found = f"{picture.dtype} of shape {picture.shape}"
-                problem = f"its picture is {found}; expected uint8, height x width x 3"
-    except InputError:
-        raise
-    except Exception as error:
-        problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-    finally:
-        env.close()
-    if problem:
-        raise InputError(f"{settings.env.id} cannot be rendered: {problem}")
-    return int(env.metadata.get("render_fps") or OTHER_FPS)
 
 
 # --- filming ------------------------------------------------------------------------------------------------

@@ -4,14 +4,14 @@ import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from parallel_ppo.envs.build import probe
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.envs.families import probe
 from parallel_ppo.evaluation import policy_files
 from parallel_ppo.evaluation.policy_files import Filled, Weights
 from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.printable import printable
-from parallel_ppo.settings import env_names
+from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.schema import EnvSettings, Settings
 from parallel_ppo.workers.playing import LEVEL_SETS, has_unseen_levels
 
@@ -63,14 +63,14 @@ def usable_kernels(settings: Settings, spec: EnvSpec) -> Settings:
 
 
 def chosen_env(saved: EnvSettings, env_id: str | None) -> EnvSettings:
-    """Another game keeps Procgen's options; another kind of environment starts from its defaults."""
-    if env_id is None or env_names.canonical(env_id) == saved.id:
+    """Options are kept where another environment of the same family understands them."""
+    if env_id is None:
         return saved
-    canonical = env_names.canonical(env_id)
-    if env_names.procgen_game(canonical) is not None and env_names.procgen_game(saved.id) is not None:
-        env_names.check_mode(canonical, saved.distribution_mode)
-        return saved.model_copy(update={"id": canonical})
-    return EnvSettings(id=canonical)
+    family = family_of(env_id)
+    canonical = family.canonical(env_id)
+    if canonical == saved.id:
+        return saved
+    return family.with_id(saved if family is family_of(saved.id) else EnvSettings(), canonical)
 
 
 def chosen_levels(text: str, env: EnvSettings) -> list[str]:
@@ -83,7 +83,7 @@ def chosen_levels(text: str, env: EnvSettings) -> list[str]:
     if "test" in level_sets and not has_unseen_levels(env):
         why = (
             "the policy was trained on all levels (env.num_levels 0, or exploration's one), so none is unseen"
-            if env_names.procgen_game(env.id) is not None
+            if family_of(env.id).HAS_LEVELS
             else f"{env.id} has no levels"
         )
         raise InputError(f"--levels {text}: {why}; leave --levels out")

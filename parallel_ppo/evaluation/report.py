@@ -10,7 +10,7 @@ from rich.table import Table
 from parallel_ppo.reports import statistics
 from parallel_ppo.reports.procgen_scores import normalised_score
 from parallel_ppo.reports.statistics import Estimate
-from parallel_ppo.settings.env_names import procgen_game
+from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.schema import EnvSettings
 from parallel_ppo.workers.playing import Played, level_range
 
@@ -24,7 +24,7 @@ def part_report(episodes: Sequence[Played], env: EnvSettings, part: str) -> Repo
     first, number = level_range(env, part)
     known = [int(episode.level_seed) for episode in episodes if not math.isnan(episode.level_seed)]
     if env.distribution_mode == "exploration" and known:
-        first, number = known[0], 1  # Procgen chose it
+        first, number = known[0], 1  # which the game chose
     return {
         "first_level": first if number else None,
         "num_levels": number or None,
@@ -41,16 +41,11 @@ def part_report(episodes: Sequence[Played], env: EnvSettings, part: str) -> Repo
             "min": int(lengths.min()),
             "max": int(lengths.max()),
         },
-        "success_rate": _plain(success_rate(episodes)) if tells_success(env) else None,
+        "success_rate": _plain(success_rate(episodes)) if family_of(env.id).HAS_LEVELS else None,
         "normalised_score": _normalised(mean, env),
         "unfinished": int(sum(episode.cut for episode in episodes)),
         "episodes": [_episode(episode, env) for episode in episodes],
     }
-
-
-def tells_success(env: EnvSettings) -> bool:
-    """Whether the environment says that a level was solved: Procgen does."""
-    return procgen_game(env.id) is not None
 
 
 def success_rate(episodes: Sequence[Played]) -> Estimate:
@@ -70,7 +65,7 @@ def gap_report(train: Sequence[Played], test: Sequence[Played], env: EnvSettings
     return {
         "return": _plain(gap),
         "success_rate": _plain(statistics.difference_of_rates(success_rate(train), success_rate(test)))
-        if tells_success(env)
+        if family_of(env.id).HAS_LEVELS
         else None,
         "normalised_score": scaled,
     }
@@ -115,7 +110,7 @@ def _episode(episode: Played, env: EnvSettings) -> Report:
         "return": episode.episode_return,
         "length": int(episode.length),
         "level_seed": None if math.isnan(episode.level_seed) else int(episode.level_seed),
-        "success": episode.complete == 1 if tells_success(env) else None,
+        "success": episode.complete == 1 if family_of(env.id).HAS_LEVELS else None,
     }
 
 

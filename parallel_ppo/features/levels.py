@@ -5,11 +5,11 @@ the value was there. Of several episodes the last one scored counts. Levels are 
 not played for long get a share by how long.
 """
 
+from typing import cast
+
 import numpy as np
 
-from parallel_ppo.envs.contract import EnvSpec, SliceEnv
-from parallel_ppo.envs.procgen import ProcgenSlice
-from parallel_ppo.envs.procgen_levels import set_next_levels
+from parallel_ppo.envs.contract import EnvSpec, LevelEnv, SliceEnv
 from parallel_ppo.keyed import generator
 from parallel_ppo.memory.arrays import Slab
 from parallel_ppo.memory.shared import SharedMemory
@@ -134,10 +134,9 @@ class LevelsInWorker:
         draws = generator(self.settings.training.seed, "level", slice_index, iteration, step)
         chances = self.memory.acting("level_chances", slice_index, iteration)
         levels, first = drawn_levels(chances, draws.random(len(start))), self.settings.env.start_level
-        set_next_levels(env, {index: first + int(levels[index]) for index in chosen})
+        cast(LevelEnv, env).set_next_levels({index: first + int(levels[index]) for index in chosen})
 
     def after_steps(self, env: SliceEnv, rollout: Slab, columns: slice) -> None:
         """Writes the levels of unfinished episodes into the last row, so that they get a score too."""
-        assert isinstance(env, ProcgenSlice)
         ended, last = rollout.episode_start[-1, columns], rollout.level_seed[-1, columns]
-        rollout.level_seed[-1, columns] = np.where(ended, last, env.playing_levels())
+        rollout.level_seed[-1, columns] = np.where(ended, last, cast(LevelEnv, env).playing_levels())

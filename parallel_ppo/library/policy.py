@@ -15,7 +15,7 @@ from gymnasium.vector.utils import batch_space, iterate
 from torch.distributions import Bernoulli, Categorical, Distribution, Independent, Normal
 
 from parallel_ppo.arguments import named_run
-from parallel_ppo.envs.build import spaces_of
+from parallel_ppo.envs.families import spaces_of
 from parallel_ppo.envs.single import one_line
 from parallel_ppo.envs.spaces import Misfit, action_writer, box_scale, first_leaf, observation_reader
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, load_policy

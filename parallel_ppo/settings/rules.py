@@ -4,54 +4,32 @@ import json
 import math
 
 from parallel_ppo.exits import InputError
-from parallel_ppo.settings import env_names
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
 from parallel_ppo.settings.curiosity import ALGORITHMS as CURIOUS_ALGORITHMS
-from parallel_ppo.settings.networks import network_kind, that_read
+from parallel_ppo.settings.env_families import check_options, family_of
+from parallel_ppo.settings.procgen import SAMPLER_OPTIONS
 from parallel_ppo.settings.schema import (
-    LEVEL_SAMPLING,
     MAX_LANES,
-    PROCGEN_OPTIONS,
     EnvSettings,
     Settings,
     TrainingSettings,
 )
 from parallel_ppo.settings.yaml_files import MAX_CONFIG_BYTES
 
-MAX_SCORED_LEVELS = 100_000
-
 
 def checked(settings: Settings) -> Settings:
-    """What no single field can know."""
-    settings = settings.changed("env", id=env_names.canonical(settings.env.id))
-    env, training = settings.env, settings.training
-    is_procgen = env_names.procgen_game(env.id) is not None
-    for option in (*PROCGEN_OPTIONS, *LEVEL_SAMPLING):
-        if not is_procgen and getattr(env, option) != EnvSettings.model_fields[option].default:
-            raise InputError(
-                f"env.{option}: is an option of Procgen and does nothing for {env.id}; remove it"
-            )
-    env_names.check_mode(env.id, env.distribution_mode)
-    if env.distribution_mode == "exploration" and (env.num_levels or env.start_level):
-        raise InputError(
-            "env.num_levels and env.start_level: exploration is one level, which Procgen chooses; remove them"
-        )
-    if is_procgen and (env.kwargs or env.wrappers or env.fresh_objects is True):
-        raise InputError(
-            "env.kwargs, env.wrappers and env.fresh_objects: are for Gymnasium environments; Procgen's"
-            " options are keys of the section 'env'"
-        )
-    if is_procgen and training.policy != "auto" and network_kind(training.policy).reads == "vectors":
-        raise InputError(
-            f"training.policy: {training.policy!r} reads vectors, and Procgen gives images; use"
-            f" {that_read('images')}"
-        )
+    """Rules for several fields together."""
+    family = family_of(settings.env.id)
+    settings = settings.changed("env", id=family.canonical(settings.env.id))
+    env = settings.env
+    check_options(env)
+    family.check(settings)
     if env.slice_envs is not None and env.num_envs % env.slice_envs:
         raise InputError(
             f"env.slice_envs: {env.slice_envs} does not divide {env.num_envs} environments; nearest that"
             f" does: {_nearest_divisor(env.num_envs, env.slice_envs)}"
         )
-    _check_levels(env)
+    _check_level_sampler(env)
     _check_algorithm(settings)
     _check_curiosity(settings)
     _check_batch(settings)
@@ -63,20 +41,11 @@ def checked(settings: Settings) -> Settings:
     return settings
 
 
-def _check_levels(env: EnvSettings) -> None:
+def _check_level_sampler(env: EnvSettings) -> None:
     if env.level_sampler == "uniform":
-        for option in LEVEL_SAMPLING[1:]:
+        for option in SAMPLER_OPTIONS:
             if getattr(env, option) != EnvSettings.model_fields[option].default:
                 raise InputError(f"env.{option}: is for prioritized levels; set env.level_sampler to plr")
-        return
-    if not 0 < env.num_levels <= MAX_SCORED_LEVELS:
-        raise InputError(
-            f"env.level_sampler: plr keeps a score for each level, and env.num_levels is {env.num_levels}"
-            f"{'' if env.num_levels else ' (all of them)'}; expected 1 to {MAX_SCORED_LEVELS}, such as"
-            " --num-levels 200"
-        )
-    if env.use_sequential_levels:
-        raise InputError("env.use_sequential_levels: leaves plr nothing to choose; remove one of the two")
 
 
 def _check_algorithm(settings: Settings) -> None:

@@ -113,13 +113,6 @@ class EnvSettings(Section):
     )
 
 
-OTHER_OPTIONS = {"id", "num_envs", "slice_envs", "fresh_objects", "action_masks", "kwargs", "wrappers"}
-LEVEL_SAMPLING = ("level_sampler", "plr_temperature", "plr_staleness")  # ours, of Procgen's levels
-PROCGEN_OPTIONS = tuple(
-    key for key in EnvSettings.model_fields if key not in OTHER_OPTIONS.union(LEVEL_SAMPLING)
-)
-
-
 class TrainingSettings(Section):
     seed: Annotated[int, Field(ge=0, lt=2**63)] = setting(1, "Random seed.")
     total_timesteps: Annotated[Positive | None, NotLearning] = setting(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from parallel_ppo.exits import InputError
-from parallel_ppo.settings.env_names import procgen_game
+from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.layers import read_settings
 from parallel_ppo.settings.networks import is_own
 from parallel_ppo.settings.rules import checked
@@ -23,7 +23,7 @@ def named_code(settings: Settings) -> dict[str, str]:
     """The settings that can run code, by key, in full."""
     env, network = settings.env, settings.training.policy
     named = {
-        "env.id": env.id if ":" in env.id and procgen_game(env.id) is None else None,
+        "env.id": env.id if family_of(env.id).names_code(env.id) else None,
         "env.wrappers": env.wrappers,
         "env.kwargs": env.kwargs,
         "training.policy": network if is_own(network) else None,

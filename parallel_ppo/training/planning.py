@@ -11,8 +11,8 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from parallel_ppo.cluster.nodes import ALONE, Node
-from parallel_ppo.envs.build import examine, probe
-from parallel_ppo.envs.contract import EnvSpec, Trial
+from parallel_ppo.envs.contract import EnvSpec, ReplayCheck
+from parallel_ppo.envs.families import check_replay, probe
 from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.machine.placement import Placement, address_space_error, plan_placement
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
     node: Node
     inline: bool  # no worker processes: the work is too small for them, or the trainer is the sequential one
     trace: Path | None = None
-    trial: Trial = Trial()
+    replay_check: ReplayCheck = ReplayCheck()
     schedule_changes: Mapping[str, tuple[Any, Any]] = MappingProxyType({})  # by key: before, now
 
 
@@ -74,11 +74,11 @@ def make_plan(
     spec = probe(settings)
     check_augmentation(settings, spec)
     settings = resolve_kernels(_freeze_schedules(resolve_policy(settings, spec)), spec)
-    trial = examine(settings)
-    _check_whitening(settings, trial)
-    settings = _resolve_env(settings, spec, trial)
+    replay_check = check_replay(settings)
+    _check_whitening(settings, replay_check)
+    settings = _resolve_env(settings, spec, replay_check)
     machine = read_machine()
-    placement, inline = _place(settings, kind, machine, spec, trial.step_seconds)
+    placement, inline = _place(settings, kind, machine, spec, replay_check.step_seconds)
     if kind != "sequential":
         _warn_of_shared_cpus(settings.parallel.num_workers, len(machine.cpus))
     settings = _resolve_threads(settings, kind, machine, placement)
@@ -113,7 +113,7 @@ def make_plan(
         node,
         inline,
         trace,
-        trial,
+        replay_check,
         changes,
     )
 
@@ -130,18 +130,18 @@ def as_before(settings: Settings) -> Settings:
     return settings.changed("env", slice_envs=largest_slice(env.num_envs))
 
 
-def _check_whitening(settings: Settings, trial: Trial) -> None:
-    if settings.curiosity.is_curious and trial.unchanged_steps:
-        raise InputError(cannot_be_whitened(settings.env.id, "do not change", trial.unchanged_steps))
+def _check_whitening(settings: Settings, replay_check: ReplayCheck) -> None:
+    if settings.curiosity.is_curious and replay_check.unchanged_steps:
+        raise InputError(cannot_be_whitened(settings.env.id, "do not change", replay_check.unchanged_steps))
 
 
-def _resolve_env(settings: Settings, spec: EnvSpec, trial: Trial) -> Settings:
+def _resolve_env(settings: Settings, spec: EnvSpec, replay_check: ReplayCheck) -> Settings:
     """Whether every episode is played in an environment made for it, whether it says which actions are
     allowed, and how many make a slice.
     """
     fresh = settings.env.fresh_objects
     if fresh == "auto":
-        fresh = bool(trial.differs_when_reused) and not trial.remembers
+        fresh = bool(replay_check.differs_when_reused) and not replay_check.remembers
     if settings.env.action_masks is True and not spec.masks_actions:
         raise InputError("env.action_masks: is for Discrete and MultiDiscrete actions; remove it")
     in_turn = ALGORITHM_KINDS[settings.training.algorithm].in_turn
@@ -200,7 +200,7 @@ def share_host(plan: Plan, index: int, count: int) -> Plan:
     if not isinstance(hardware.pinning, str):
         return plan
     machine = replace(machine, cores=kept, cpu_quota=quota)
-    placement, _ = _place(settings, plan.kind, machine, plan.spec, plan.trial.step_seconds)
+    placement, _ = _place(settings, plan.kind, machine, plan.spec, plan.replay_check.step_seconds)
     return plan._replace(placement=placement, machine=machine)
 
 

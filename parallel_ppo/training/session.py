@@ -31,7 +31,7 @@ from parallel_ppo.printable import count
 from parallel_ppo.records.display import Clock, Display, duration_text, make_log
 from parallel_ppo.records.timeline import Phase, process_started
 from parallel_ppo.records.trace import ChromeTrace, NoTrace, Trace
-from parallel_ppo.settings import env_names
+from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.learning import learning_settings
 from parallel_ppo.settings.schema import SCHEDULE_ENDS, Settings
 from parallel_ppo.settings.yaml_files import to_yaml
@@ -184,7 +184,7 @@ def _load_state(run: Run) -> None:
             display.note(f"drawing {len(state.parameters):,} parameters and saving them takes a while")
         initialise(run.policy, state.parameters, run.settings.training.seed)
         state.begin()
-    _tell_trial(plan, state, display)
+    _report_replay_check(plan, state, display)
     state.rewind(run.cluster.share_state(run.memory, state.snapshot()))
     state.counters.bit_exact &= run.cluster.rounds_alike
     run.snapshot, run.earlier_restarts = state.snapshot(), state.counters.worker_restarts
@@ -220,15 +220,15 @@ def _start(
     stack.callback(display.close)
 
 
-def _tell_trial(plan: Plan, state: TrainingState, display: Display) -> None:
-    env, trial = plan.settings.env, plan.trial
-    why = trial.why_inexact(env.id, env.fresh_objects is True)
+def _report_replay_check(plan: Plan, state: TrainingState, display: Display) -> None:
+    env, check = plan.settings.env, plan.replay_check
+    why = check.why_inexact(env.id, env.fresh_objects is True)
     if why:
         display.warn(why)
         state.counters.bit_exact = False
-    elif trial.differs_when_reused:
+    elif check.differs_when_reused:
         display.note(
-            f"{env.id} has {trial.differs_when_reused} when its object has played before: every episode is"
+            f"{env.id} has {check.differs_when_reused} when its object has played before: every episode is"
             " played in a new one (env.fresh_objects: true)"
         )
 
@@ -384,7 +384,7 @@ def _header(run: Run, verbose: bool) -> list[str]:
     names = f"{training.algorithm}, {training.policy}"
     if settings.curiosity.kind != "none":
         names += f", {settings.curiosity.kind}"
-    env = env_names.procgen_game(settings.env.id) or settings.env.id
+    env = family_of(settings.env.id).short_name(settings.env.id)
     line = f"{env}  {names}  seed {training.seed}  {who}  -> {plan.directory.root}"
     if not verbose:
         return [line]

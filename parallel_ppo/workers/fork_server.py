@@ -192,7 +192,7 @@ def _import_everything(settings: Settings) -> None:
     """Once for all workers. Loading an environment's library and pictures is native code, so it goes on
     beside the import of torch.
     """
-    from parallel_ppo.envs.build import warm_up
+    from parallel_ppo.envs.families import warm_up
 
     loading = threading.Thread(target=warm_up, args=(settings,))
     loading.start()

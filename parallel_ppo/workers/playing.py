@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import SliceEnv
+from parallel_ppo.envs.families import make_slice
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.keyed import generator, integer_seed
 from parallel_ppo.policies.actor import Actor
-from parallel_ppo.settings import env_names
+from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.schema import EnvSettings, Settings
 
 SLOTS = 8
@@ -56,7 +56,7 @@ def result_shape(settings: Settings) -> tuple[int, int, int]:
 
 
 def has_unseen_levels(env: EnvSettings) -> bool:
-    bounded = env_names.procgen_game(env.id) is not None and env.num_levels > 0
+    bounded = family_of(env.id).HAS_LEVELS and env.num_levels > 0
     return bounded and env.start_level + env.num_levels < LAST_LEVEL
 
 

@@ -15,8 +15,8 @@ from parallel_ppo.algorithms import ALGORITHMS, minibatches
 from parallel_ppo.algorithms.algorithm import Sampled, Statistics, differentiate
 from parallel_ppo.algorithms.augmentation import augmented
 from parallel_ppo.algorithms.drac import regularized
-from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv
+from parallel_ppo.envs.families import make_slice
 from parallel_ppo.exits import EnvironmentFault, NumbersError
 from parallel_ppo.features.curiosity.state import CuriosityRollout
 from parallel_ppo.features.curiosity.worker import CuriosityInWorker

@@ -15,7 +15,7 @@ import torch
 from parallel_ppo.algorithms.minibatches import tree_sum
 from parallel_ppo.cluster import engines, nodes, rendezvous
 from parallel_ppo.cluster.nodes import Node
-from parallel_ppo.envs.build import probe
+from parallel_ppo.envs.families import probe
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.training import planning

@@ -11,8 +11,8 @@ import torch
 
 import tests.envs.sample_envs  # noqa: F401  (registers them)
 from parallel_ppo.commands import train
-from parallel_ppo.envs.build import make_slice, probe
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
+from parallel_ppo.envs.families import make_slice, probe
 from parallel_ppo.exits import InputError
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.policies.parameters import num_flat

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from parallel_ppo.envs.build import make_slice
-from parallel_ppo.envs.procgen_levels import level_bounds, set_next_levels
+from parallel_ppo.envs.families import make_slice
+from parallel_ppo.envs.procgen import level_bounds
 from tests.conftest import small_settings
 
 pytestmark = pytest.mark.procgen
@@ -17,7 +17,7 @@ def test_the_chosen_level_is_the_next_that_is_opened(game: str) -> None:
     env, other = make_slice(settings, 0), make_slice(settings, 0)
     assert np.array_equal(env.reset(), other.reset())
     assert all(level_bounds(state) == (20, 70) for state in env.get_state())
-    set_next_levels(env, CHOSEN)
+    env.set_next_levels(CHOSEN)
     bounds = [level_bounds(state) for state in env.get_state()]
     assert bounds == [(CHOSEN[i], CHOSEN[i] + 1) if i in CHOSEN else (20, 70) for i in range(8)]
     rng, ends, levels = np.random.default_rng(1), np.zeros(8, int), {}

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from parallel_ppo.envs.build import probe
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.envs.families import probe
 from parallel_ppo.features.episodes import Episode
 from parallel_ppo.memory.snapshots import Environments
 from parallel_ppo.policies.parameters import bind, num_flat

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from parallel_ppo.envs.build import make_slice, probe
+from parallel_ppo.envs.families import make_slice, probe
 from parallel_ppo.envs.single import pack_arrays, unpack_arrays
-from parallel_ppo.settings import env_names
+from parallel_ppo.settings import procgen
 from parallel_ppo.settings.schema import Settings
 from tests.conftest import small_settings
 
@@ -28,7 +28,7 @@ def play(env, rows: np.ndarray) -> list[np.ndarray]:
 
 
 @pytest.mark.procgen
-@pytest.mark.parametrize("game", env_names.PROCGEN_GAMES)
+@pytest.mark.parametrize("game", procgen.GAMES)
 def test_a_restored_procgen_slice_replays_exactly(game: str) -> None:
     settings = small_settings(game, "nature")
     env, other = make_slice(settings, 0), make_slice(settings, 1)
@@ -46,7 +46,7 @@ def test_a_restored_procgen_slice_replays_exactly(game: str) -> None:
 
 @pytest.mark.procgen
 @pytest.mark.parametrize(
-    ("mode", "game"), [(mode, game) for mode, games in env_names.GAMES_WITH_MODE.items() for game in games]
+    ("mode", "game"), [(mode, game) for mode, games in procgen.GAMES_WITH_MODE.items() for game in games]
 )
 def test_games_start_in_the_modes_that_they_have(mode: str, game: str) -> None:
     env = make_slice(small_settings(game, "nature", env__distribution_mode=mode), 0)

@@ -6,7 +6,7 @@ import torch
 
 import tests.envs.sample_envs  # noqa: F401  (registers them)
 from parallel_ppo.algorithms import ppo
-from parallel_ppo.envs.build import probe
+from parallel_ppo.envs.families import probe
 from parallel_ppo.policies.parameters import bind, num_flat
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.layers import load_settings

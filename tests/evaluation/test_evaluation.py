@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from parallel_ppo.envs.build import make_slice, probe
 from parallel_ppo.envs.contract import Step
+from parallel_ppo.envs.families import make_slice, probe
 from parallel_ppo.evaluation.loaded_policy import chosen_env
 from parallel_ppo.exits import InputError, NumbersError
 from parallel_ppo.kernels.choice import unusable

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_ppo.envs.build import probe
+from parallel_ppo.envs.families import probe
 from parallel_ppo.evaluation import policy_files
 from parallel_ppo.exits import InputError
 from parallel_ppo.features.moments import Moments

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from safetensors import numpy as safetensors
 
-from parallel_ppo.envs.build import probe
+from parallel_ppo.envs.families import probe
 from parallel_ppo.evaluation.policy_files import FORMAT
 from parallel_ppo.policies.parameters import initialise, num_flat, views
 from parallel_ppo.policies.policy import Policy

@@ -10,7 +10,7 @@ import torch
 
 import parallel_ppo
 from parallel_ppo.commands.train import train_sequential
-from parallel_ppo.envs.build import spaces_of
+from parallel_ppo.envs.families import spaces_of
 from parallel_ppo.settings.schema import EnvSettings
 
 FLAGS = [

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from parallel_ppo.envs.build import probe
+from parallel_ppo.envs.families import probe
 from parallel_ppo.exits import InputError
 from parallel_ppo.memory import buffer_file
 from parallel_ppo.memory.shared import file_bytes, touched_bytes

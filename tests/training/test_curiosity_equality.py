@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from parallel_ppo.commands.train import train_sequential
-from parallel_ppo.envs.contract import Trial
+from parallel_ppo.envs.contract import ReplayCheck
 from parallel_ppo.training import planning
 from tests.cluster.nodes import Nodes, summary
 from tests.conftest import train
@@ -40,7 +40,7 @@ def test_observations_that_never_change_are_refused(
 ) -> None:
     """By the trial before anything starts; by the warm-up where that was no answer."""
     if not is_tried:
-        monkeypatch.setattr(planning, "examine", lambda settings: Trial())
+        monkeypatch.setattr(planning, "check_replay", lambda settings: ReplayCheck())
     name, run = "tests.envs.sample_envs:Chain-v0", tmp_path / "run"
     shape = ["--env", name, "--num-envs", "2", "--n-steps", "8", "--batch-size", "16", "--quiet"]
     chosen = ["--curiosity", "rnd", "--set", "curiosity.warmup_steps=20", "--output-dir", str(run)]

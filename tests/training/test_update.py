@@ -10,7 +10,7 @@ import torch
 from parallel_ppo.algorithms import minibatches, ppo
 from parallel_ppo.algorithms.algorithm import Sampled, Schedules
 from parallel_ppo.cluster.protocol import NoCluster
-from parallel_ppo.envs.build import probe
+from parallel_ppo.envs.families import probe
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.features.schedules import scheduled
 from parallel_ppo.memory.shared import POISON

@@ -253,7 +253,7 @@ def test_no_process_outlives_the_trial_before_the_start(tmp_path, monkeypatch, e
     (tmp_path / "helpers").mkdir()
     kwargs = {"folder": str(tmp_path / "helpers"), "pause": 1000}
     settings = EnvSettings(id="faulty_env:Helped-v0", kwargs=kwargs)
-    coordinator = multiprocessing.get_context("fork").Process(target=gymnasium.examine, args=(settings,))
+    coordinator = multiprocessing.get_context("fork").Process(target=gymnasium.check_replay, args=(settings,))
     coordinator.start()
     assert soon(lambda: len(helpers(tmp_path)) == 2)
     if ending == "killed":

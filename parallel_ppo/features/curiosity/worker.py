@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from parallel_ppo.algorithms.algorithm import Statistics
-from parallel_ppo.envs.build import make_slice
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.envs.families import make_slice
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.features.curiosity import whitening
 from parallel_ppo.features.curiosity.episodic import Memories

@@ -9,19 +9,19 @@ import pytest
 
 import tests.envs.sample_envs  # noqa: F401  (registers them)
 from parallel_ppo.commands import train
-from parallel_ppo.envs import gymnasium, trial
-from parallel_ppo.envs.contract import Trial
+from parallel_ppo.envs import gymnasium, replay_check
+from parallel_ppo.envs.contract import ReplayCheck
 from parallel_ppo.settings.schema import EnvSettings
 
 ENV = "tests.envs.sample_envs:Peculiar-v0"
 SMALL = ["--num-envs", "4", "--n-steps", "16", "--batch-size", "16", "--quiet"]
 
 
-def examined(habit: str, *wrappers: str) -> Trial:
+def examined(habit: str, *wrappers: str) -> ReplayCheck:
     settings = EnvSettings(id=ENV, kwargs={"habit": habit}, wrappers=list(wrappers))
     bare = EnvSettings(id=ENV, kwargs={"habit": habit})
     make_bare = functools.partial(gymnasium.make, bare) if wrappers else None
-    return trial.examine(functools.partial(gymnasium.make, settings), make_bare, "it")
+    return replay_check.examine(functools.partial(gymnasium.make, settings), make_bare, "it")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_what_differs_even_in_a_new_object_cannot_be_reproduced(habit: str, what
 )
 def test_draws_from_global_generators_are_found_where_they_hardly_ever_matter(habit: str, where: str) -> None:
     found = examined(habit)
-    assert found == Trial(found.step_seconds, draws_globally=where)
+    assert found == ReplayCheck(found.step_seconds, draws_globally=where)
     assert f"draws from the global generators in {where}" in found.why_inexact("it", True)
 
 
@@ -68,17 +68,17 @@ def test_what_differs_in_a_used_object_only(habit: str, wrappers: list[str], rem
 
 def test_what_is_reproducible_is_left_in_peace() -> None:
     for env_id in ("CartPole-v1", "Pendulum-v1", "tests.envs.sample_envs:Walker-v0"):
-        found = gymnasium.examine(EnvSettings(id=env_id))
-        assert found == Trial(found.step_seconds) and 0 < found.step_seconds < 0.1
+        found = gymnasium.check_replay(EnvSettings(id=env_id))
+        assert found == ReplayCheck(found.step_seconds) and 0 < found.step_seconds < 0.1
     found = examined("seeds and draws at the start")
-    assert found == Trial(found.step_seconds)
+    assert found == ReplayCheck(found.step_seconds)
 
 
 @pytest.mark.parametrize("habit", ["kills itself", "hangs"])
 def test_a_trial_that_fails_says_nothing(habit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "PATIENCE", 0.5)
+    monkeypatch.setattr(replay_check, "PATIENCE", 0.5)
     began = time.monotonic()
-    assert gymnasium.examine(EnvSettings(id=ENV, kwargs={"habit": habit})) == Trial()
+    assert gymnasium.check_replay(EnvSettings(id=ENV, kwargs={"habit": habit})) == ReplayCheck()
     assert time.monotonic() - began < 5
 
 

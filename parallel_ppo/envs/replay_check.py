@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import gymnasium
 import numpy as np
 
-from parallel_ppo.envs.contract import Trial
+from parallel_ppo.envs.contract import ReplayCheck
 from parallel_ppo.envs.single import Single
 from parallel_ppo.exits import EnvironmentFault, NumbersError
 from parallel_ppo.keyed import generator
@@ -51,7 +51,7 @@ class Moment(NamedTuple):
     drew_globally: bool = False
 
 
-def in_a_child(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial:
+def in_a_child(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> ReplayCheck:
     """The trial in a process of its own: an environment that hangs, crashes or talks does it there; what
     it starts ends there.
     """
@@ -68,20 +68,20 @@ def in_a_child(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial
         os.close(writer)
         answered, _, _ = select.select([reader], [], [], PATIENCE)
         content = os.read(reader, 4096) if answered else b""
-        return Trial(*json.loads(content)) if content else Trial()
+        return ReplayCheck(*json.loads(content)) if content else ReplayCheck()
     finally:
         os.close(reader)
         player.close()
 
 
-def examine(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Trial:
+def examine(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> ReplayCheck:
     """`make_bare` makes the environment without the user's wrappers, if there are any."""
     with _single(make_env, name) as used:
         played, step_seconds = _timed(_play_several(used))
         first = played[:1] + list(takewhile(lambda moment: moment.step > 0, played[1:]))
         num_steps = len(first) - 1
         reused = _difference_when_reused(used, played, num_steps)
-        tried = Trial(step_seconds, unchanged_steps=_unchanged_steps(used, played))
+        tried = ReplayCheck(step_seconds, unchanged_steps=_unchanged_steps(used, played))
     with _single(make_env, name) as fresh:
         again = list(islice(_play_several(fresh, is_disturbed=True), len(played)))
         differs = _difference(played, again)

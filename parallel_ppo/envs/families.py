@@ -1,0 +1,72 @@
+"""From settings to environments, through the module of their family (`settings/env_families.py`)."""
+
+import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
+
+from parallel_ppo.envs.contract import EnvSpec, ReplayCheck, SliceEnv
+from parallel_ppo.settings.env_families import family_of
+from parallel_ppo.settings.schema import EnvSettings, Settings
+from parallel_ppo.storage import working_folder
+
+if TYPE_CHECKING:
+    import gymnasium
+
+
+class FamilyModule(Protocol):
+    """A module such as `envs/procgen.py`."""
+
+    make_slice: Callable[..., SliceEnv]  # settings, seed, first_env, num_envs, num_views
+
+    def probe(self, settings: EnvSettings) -> EnvSpec: ...
+
+    def check_replay(self, settings: EnvSettings) -> ReplayCheck: ...
+
+    def spaces(self, settings: EnvSettings) -> "tuple[gymnasium.Space, gymnasium.Space]": ...
+
+    def warm_up(self) -> None: ...
+
+    def film_fps(self, settings: EnvSettings) -> int: ...
+
+
+def _module(env_id: str) -> FamilyModule:
+    return cast(FamilyModule, importlib.import_module(family_of(env_id).MODULE))
+
+
+def probe(settings: Settings) -> EnvSpec:
+    """Shapes of observations and actions. Every misfit is an InputError."""
+    with working_folder.kept():
+        return _module(settings.env.id).probe(settings.env)
+
+
+def check_replay(settings: Settings) -> ReplayCheck:
+    """Whether episodes that are played again come out the same."""
+    return _module(settings.env.id).check_replay(settings.env)
+
+
+def spaces_of(settings: EnvSettings) -> "tuple[gymnasium.Space, gymnasium.Space]":
+    """Of observations and actions, as a user who steps the environment sees them."""
+    with working_folder.kept():
+        return _module(settings.id).spaces(settings)
+
+
+def warm_up(settings: Settings) -> None:
+    """Imports and loads what every worker needs, before the workers are forked."""
+    _module(settings.env.id).warm_up()
+
+
+def film_fps(settings: EnvSettings) -> int:
+    """Images per second of a film at normal speed; InputError if the environment cannot be rendered."""
+    return _module(settings.id).film_fps(settings)
+
+
+def make_slice(settings: Settings, slice_index: int, *, num_views: int = 0) -> SliceEnv:
+    """`num_views`: how many of the environments can be rendered."""
+    size = settings.shape.slice_envs
+    return _module(settings.env.id).make_slice(
+        settings=settings.env,
+        seed=settings.training.seed,
+        first_env=slice_index * size,
+        num_envs=size,
+        num_views=num_views,
+    )
