@@ -10,7 +10,7 @@ from chaos_training import SMALL, STEPS_PER_ITERATION, Report, checked, is_ident
 
 from parallel_ppo.storage.json_lines import read_records
 
-STAGES = ("gradient", "sum", "adam", "copy")  # of an optimizer step; what each writes is left torn
+STAGES = ("gradient", "sum", "optimizer", "copy")  # of an optimizer step; what each writes is left torn
 PHASES = ("spawn", "collect", "hand-over", *STAGES, "counted", "checkpoint")
 KINDS = ("SIGSTOP", "SIGSEGV", "exit", "exception")
 

@@ -57,7 +57,7 @@ def make_observer(worker: int | None) -> Callable[..., None]:
     plan = Plan(Path(os.environ[PLAN]))
     visits: Counter[tuple[str, int]] = Counter()
 
-    def reach_in_worker(phase: str, iteration: int, step: int = 0, about_to_change: Any = None) -> None:
+    def probe_in_worker(phase: str, iteration: int, step: int = 0, about_to_change: Any = None) -> None:
         if (
             phase == "gradient"
         ):  # whichever lane it is: the first, second, ... of this worker in the iteration
@@ -69,7 +69,7 @@ def make_observer(worker: int | None) -> Callable[..., None]:
                 about_to_change[:1] = float("nan")  # it is left torn
             _break(entry["kind"])
 
-    def reach_in_coordinator(phase: str, iteration: int, step: int = 0, about_to_change: Any = None) -> None:
+    def probe_in_coordinator(phase: str, iteration: int, step: int = 0, about_to_change: Any = None) -> None:
         """It is about to write: the fault hits a worker that waits."""
         while (entry := plan.due(None, phase, iteration, step)) is not None:
             plan.mark(entry["id"], iteration)
@@ -77,12 +77,12 @@ def make_observer(worker: int | None) -> Callable[..., None]:
             os.kill(pid, SIGNALS[entry["kind"]])
 
     if worker is None:
-        return reach_in_coordinator
+        return probe_in_coordinator
     mine = plan.directory / f"pid-{worker}"
     half_written = mine.with_suffix(f".{os.getpid()}")  # another may read it at any moment
     half_written.write_text(str(os.getpid()))
     half_written.rename(mine)
-    return reach_in_worker
+    return probe_in_worker
 
 
 def _break(kind: str) -> None:

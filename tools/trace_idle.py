@@ -29,7 +29,7 @@ SHOWN = {
     "collect": ("collect",),
     "gradients": ("gradient", "gradients"),
     "exchange between nodes": ("gather", "exchange"),
-    "sums and values": ("reduce", "revalue"),
+    "sums and values": ("reduce", "sum", "optimizer", "copy", "revalue"),
 }
 Interval = tuple[float, float]
 

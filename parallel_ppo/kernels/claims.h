@@ -1,7 +1,7 @@
 /* Work that is claimed and counted in shared memory, without a message for each piece.
  *
- * Each item of a round has a word: the round, who holds it, whether it is done. Nothing is counted by increments, so whoever dies leaves no
- * count behind that is wrong. A word of an earlier round is free. The bell changes whenever there may be something to claim. */
+ * Each item of a round has a word: the round, its holder, whether it is done. Nothing is counted by increments, so a process that dies leaves no
+ * wrong count behind. A word of an earlier round is free. The futex changes whenever there may be something to claim. */
 #ifndef PARALLEL_PPO_CLAIMS_H
 #define PARALLEL_PPO_CLAIMS_H
 
@@ -13,7 +13,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { ITEM_BITS = 24, NOTHING = -1, OVER = -2 };
+enum { ITEM_BITS = 24, NOTHING = -1, OVER = -2, AGAIN = -3, EXCHANGE_OPENED = -4 }; /* items, and what is returned instead of one */
 
 typedef uint64_t word; /* of an item: round << 24 | holder << 1 | done */
 
@@ -50,29 +50,39 @@ static inline bool all_done(const word *words, word round, int items) {
 
 static inline void mark_done(word *at) { __atomic_store_n(at, load(at) | 1, __ATOMIC_SEQ_CST); }
 
-/* An odd bell: somebody may sleep. */
-static inline void ring(uint32_t *bell) {
-    uint32_t seen = __atomic_load_n(bell, __ATOMIC_SEQ_CST);
-    while (!__atomic_compare_exchange_n(bell, &seen, (seen | 1) + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
-    if (seen & 1) syscall(SYS_futex, bell, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+/* Changes the futex; an even value means that no process sleeps. Returns the value before. */
+static inline uint32_t change(uint32_t *futex) {
+    uint32_t seen = __atomic_load_n(futex, __ATOMIC_SEQ_CST);
+    while (!__atomic_compare_exchange_n(futex, &seen, (seen | 1) + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {}
+    return seen;
 }
 
-/* Until the bell is another than `heard`, or the time is over. */
-static inline void sleep_on(uint32_t *bell, uint32_t heard, int milliseconds) {
+static inline void wake_sleepers(uint32_t *futex) { syscall(SYS_futex, futex, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0); }
+
+static inline void wake(uint32_t *futex) {
+    if (change(futex) & 1) wake_sleepers(futex);
+}
+
+/* Also those that a dead process was about to wake: it may have changed the futex already. */
+static inline void wake_all(uint32_t *futex) {
+    change(futex);
+    wake_sleepers(futex);
+}
+
+/* Until the futex differs from `seen`, or the time is over. */
+static inline void sleep_on(uint32_t *futex, uint32_t seen, int milliseconds) {
     const struct timespec patience = {milliseconds / 1000, milliseconds % 1000 * 1000000L};
-    uint32_t seen = heard;
-    if (!(heard & 1) && !__atomic_compare_exchange_n(bell, &seen, heard | 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && seen != (heard | 1))
-        return;
-    syscall(SYS_futex, bell, FUTEX_WAIT, heard | 1, &patience, NULL, 0);
+    uint32_t now = seen;
+    if (!(seen & 1) && !__atomic_compare_exchange_n(futex, &now, seen | 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST) && now != (seen | 1)) return;
+    syscall(SYS_futex, futex, FUTEX_WAIT, seen | 1, &patience, NULL, 0);
 }
 
-/* Lets others claim what a holder, confirmed dead, had claimed and not done: in this round only, for a process that was held up since an
- * earlier one must not take up an item that others may finish, and whose place they may use again, before it goes on. */
-static inline void free_claims(uint32_t *bell, word *words, word round, int items, int holder) {
+/* Lets others claim what a holder, confirmed dead, had claimed and not done. Only of this round: a process that was held up since an earlier one
+ * must not take up an item that others may finish, and whose place they may use again, before it goes on. */
+static inline void free_claims(word *words, word round, int items, int holder) {
     for (int item = 0; item < items; item++)
         if (load(words + item) == claimed_by(round, holder))
             __atomic_store_n(words + item, claimed_by(round - 1, holder), __ATOMIC_SEQ_CST);
-    ring(bell);
 }
 
 #endif

@@ -78,27 +78,15 @@ class Gradients(Scratch):
     gradient_squares = array("blocks", f8, written="reduce")
 
 
-class Rounds(Scratch):
-    """See `kernels/rounds.c`."""
-
-    round_header = array("1", i8)
-    round_bell = array("1", "uint32")
-    round_kind = array("2", i8)
-    round_tasks = array("items 4", i8)
-    round_scalars = array("scalars", f8)
-    round_claims = array("items", i8)
-    round_times = array("items 2", f8)
-
-
 class OptimizerSteps(Scratch):
-    """See `kernels/steps.c`; empty where the coordinator steps."""
+    """The plan of an update, and what its optimizer steps need and leave: see `kernels/steps.c`."""
 
     step_header = array("1", i8)
-    step_bell = array("1", "uint32")
-    stepped = array("3 P", f4, when="workers_step")
-    step_claims = array("claims", i8, when="workers_step")
-    step_rows = array("epochs S samples", i8, when="workers_step")
-    step_scalars = array("steps scalars", f8, when="workers_step")
-    step_rates = array("steps 2", f8, when="workers_step")
-    step_results = array("steps results", f8, when="workers_step")
-    step_times = array("times 3", f8, when="workers_step")
+    step_futex = array("1", "uint32")
+    stepped = array("3 stepped", f4)
+    step_claims = array("claims", i8)
+    step_rows = array("epochs S samples", i8)
+    step_scalars = array("steps scalars", f8)
+    step_rates = array("steps 2", f8)
+    step_results = array("steps results", f8)
+    step_times = array("times 3", f8)

@@ -22,7 +22,6 @@ from parallel_ppo.memory.arrays import (
     Learner,
     OptimizerSteps,
     Progress,
-    Rounds,
     Slab,
 )
 from parallel_ppo.memory.table import Array, Rollout, Start, State
@@ -31,7 +30,7 @@ from parallel_ppo.settings.schema import Settings
 PAGE = 4096
 POISON = 0xA5
 LONGEST_STATE = 65536  # bytes of an environment's state that an estimate assumes at most
-CORE = Slab, EnvironmentStart, Learner, Progress, Gradients, Rounds, OptimizerSteps
+CORE = Slab, EnvironmentStart, Learner, Progress, Gradients, OptimizerSteps
 
 
 def _places(settings: Settings) -> tuple[str, ...]:
@@ -81,7 +80,7 @@ def saved_bytes(arrays: Sequence[Array]) -> int:
     return found
 
 
-class SharedMemory(Slab, EnvironmentStart, Learner, Progress, Gradients, Rounds, OptimizerSteps):
+class SharedMemory(Slab, EnvironmentStart, Learner, Progress, Gradients, OptimizerSteps):
     """All arrays of a run as attributes: NumPy views, and the same as torch tensors in `tensor`. Is its own
     first rollout.
     """

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from parallel_ppo.records.timeline import Phase
 from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import Collect
+from parallel_ppo.workers.tasks import COLLECT
 
 
 class Timed(Protocol):
@@ -46,7 +46,7 @@ def idle_shares(timed: Timed, num_workers: int) -> dict[str, Any]:
     """
     collecting, updating = [0.0] * num_workers, [0.0] * num_workers
     for span in timed.spans:
-        busy = collecting if isinstance(span.task, Collect) else updating
+        busy = collecting if span.task.kind == COLLECT else updating
         busy[span.worker] += span.seconds
     collect, update = timed.collected - timed.began, timed.learned - timed.collected
     both = [_idle(sum(pair), collect + update) for pair in zip(collecting, updating, strict=True)]

@@ -75,9 +75,11 @@ class ChromeTrace:
             if before is not None and before < span.started:
                 yield self._complete(span.worker + 1, "wait", "wait", before, span.started)
             self.last_end[span.worker] = max(span.ended, before or 0.0)
-            name = type(span.task).__name__.lower()
-            event = self._complete(span.worker + 1, name, "task", span.started, span.ended)
-            yield event | {"args": span.task._asdict()}
+            task = span.task
+            event = self._complete(span.worker + 1, task.kind, "task", span.started, span.ended)
+            yield event | {
+                "args": {"number": task.number, "iteration": task.iteration, "detail": task.detail}
+            }
 
     def _complete(self, track: int, name: str, kind: str, started: float, ended: float) -> Event:
         """Microseconds; both ends are rounded, so that neighbours still touch and nothing overlaps."""

@@ -498,6 +498,15 @@ class Shape(NamedTuple):
         return self.batch_size // self.num_actors if self.num_actors else self.batch_size
 
     @property
+    def num_optimizer_steps(self) -> int:
+        """Of an update."""
+        return self.num_epochs * self.num_minibatches * max(1, self.num_actors)
+
+    def epoch_and_minibatch(self, step: int) -> tuple[int, int]:
+        """Of an optimizer step of an update."""
+        return (0, 0) if self.num_actors else divmod(step, self.num_minibatches)
+
+    @property
     def num_lanes(self) -> int:
         return self.num_slices * len(self.lane_sizes)
 

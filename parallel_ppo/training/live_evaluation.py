@@ -12,7 +12,7 @@ from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.playing import LEVEL_SETS, Played, has_unseen_levels, num_slices
 from parallel_ppo.workers.pool import Pool
-from parallel_ppo.workers.tasks import Evaluate
+from parallel_ppo.workers.tasks import EVALUATE, Task
 
 
 def evaluate(
@@ -20,7 +20,9 @@ def evaluate(
 ) -> dict[str, list[Played]]:
     """The episodes of each set of levels, in the order of their slots."""
     slices = range(num_slices(settings.evaluation.num_episodes))
-    pool.run([Evaluate(LEVEL_SETS.index(name), index, iteration) for name in level_sets for index in slices])
+    pool.run(
+        [Task(EVALUATE, index, iteration, LEVEL_SETS.index(name)) for name in level_sets for index in slices]
+    )
     return {
         name: [Played(*row) for row in memory.evaluation[LEVEL_SETS.index(name)].tolist()]
         for name in level_sets

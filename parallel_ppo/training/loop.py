@@ -8,7 +8,7 @@ from parallel_ppo.training.live_evaluation import evaluate_if_due
 from parallel_ppo.training.run import Iteration, Run
 from parallel_ppo.training.update import learn
 from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import Collect, WarmUp
+from parallel_ppo.workers.tasks import COLLECT, WARM_UP, Task
 
 
 def train(run: Run) -> str:
@@ -55,11 +55,11 @@ def _collect(run: Run, iteration: int) -> list[Span]:
     """Returns when the iteration's rollout is complete. With a lag, later ones begin before this one is learned."""
     slices, lag = run.cluster.slices, run.settings.shape.lag
     if not lag:
-        return run.pool.run(Collect(index, iteration) for index in slices)
+        return run.pool.run(Task(COLLECT, index, iteration) for index in slices)
     ahead = range(max(iteration, run.begun), iteration + lag + 1)
-    run.pool.start(Collect(index, later) for later in ahead for index in slices)
+    run.pool.start(Task(COLLECT, index, later) for later in ahead for index in slices)
     run.begun = ahead.stop
-    return run.pool.finish([Collect(index, iteration) for index in slices])
+    return run.pool.finish([Task(COLLECT, index, iteration) for index in slices])
 
 
 def _warm_up(run: Run) -> None:
@@ -67,6 +67,6 @@ def _warm_up(run: Run) -> None:
     curiosity = run.state.curiosity
     if curiosity is not None and curiosity.needs_warm_up:
         run.recorder.show("warm-up")
-        run.pool.run(WarmUp(index) for index in run.cluster.slices)
+        run.pool.run(Task(WARM_UP, index) for index in run.cluster.slices)
         curiosity.warmed_up(run.cluster)
         run.snapshot = run.state.snapshot()

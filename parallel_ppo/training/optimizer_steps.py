@@ -1,36 +1,26 @@
-"""The optimizer steps of an update: for each minibatch delegate lanes, sum them, clip, step."""
+"""The optimizer steps of an update: for each minibatch delegate lanes, add them up, clip, step.
+
+Workers take all steps of an update by themselves (`workers/optimizer_steps.py`). A3C, whose actors step in turn,
+and a machine on which no C library can be compiled use messages instead: the coordinator adds up and steps.
+"""
 
 import math
 from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from parallel_ppo.algorithms import ALGORITHMS, minibatches, optimizers
 from parallel_ppo.algorithms.algorithm import Schedules, Statistics
 from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.exits import NumbersError
-from parallel_ppo.kernels.steps import GO
+from parallel_ppo.kernels.steps import GO, NOT_FINITE, STOPPED
 from parallel_ppo.memory.arrays import BLOCK
 from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.training.state import TrainingState
-from parallel_ppo.workers.gradient_parts import sum_blocks, write_squares
+from parallel_ppo.workers.gradient_parts import StepNumbers, step_blocks, sum_blocks, write_squares
 from parallel_ppo.workers.pool import Pool
 from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import Gradient, Reduce
-
-REDUCE_ELEMENTS = 1 << 21  # fewer additions than this are not worth handing over
-
-
-def take_steps(
-    state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules, timeline: Timeline
-) -> "tuple[list[Applied], bool, list[Span]]":
-    """The steps that were taken, whether target_kl stopped them, and what the workers did."""
-    if pool.steps is not None:
-        steps = _steps_by_workers
-    else:
-        steps = _steps_in_turn if state.settings.shape.num_actors else _steps_together
-    return steps(state, pool, cluster, schedules, timeline)
+from parallel_ppo.workers.tasks import GRADIENT, Lane, Task
 
 
 class Applied(NamedTuple):
@@ -41,105 +31,53 @@ class Applied(NamedTuple):
     predictor_norm: float
 
 
-def _steps_by_workers(
+def take_steps(
     state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules, timeline: Timeline
 ) -> tuple[list[Applied], bool, list[Span]]:
-    """As `_steps_together`; the workers go from step to step by themselves (`workers/steps.py`)."""
-    memory, shape, training = state.memory, state.settings.shape, state.settings.training
-    slab, algorithm = memory.slab(state.counters.iteration), ALGORITHMS[training.algorithm]
-    for epoch in range(shape.num_epochs):
-        timeline.enter("order")
-        memory.step_rows[epoch] = _epoch_order(state, epoch)
-        timeline.enter("moments")
-        first, end = epoch * shape.num_minibatches, (epoch + 1) * shape.num_minibatches
-        scalars = algorithm.scalars(
-            slab, _minibatch_rows(state, memory.step_rows[epoch]), schedules, training
-        )
-        memory.step_scalars[first:end, : len(scalars[0])] = scalars
-    numbers = range(state.counters.optimizer_steps + 1, state.counters.optimizer_steps + 1 + end)
-    memory.step_rates[:] = [optimizers.adam_rates(number, schedules.learning_rate) for number in numbers]
-    timeline.enter("gradients")
-    spans = pool.take_steps(state.counters.iteration, len(scalars[0]))
+    """The steps that were taken, whether target_kl stopped them, and what the workers did."""
+    num_scalars = _write_plan(state, schedules, timeline)
+    by = _steps_by_coordinator if pool.steps is None else _steps_by_workers
+    spans = by(state, pool, cluster, schedules, timeline, num_scalars)
     timeline.enter("optimizer")
     applied = list[Applied]()
-    for step, (*sums, norm, verdict) in enumerate(memory.step_results.tolist()):
+    for step, (*sums, norm, predictor_norm, verdict) in enumerate(state.memory.step_results.tolist()):
         found = Statistics(*sums)
         if verdict != GO:
-            _check_finite(state, found, *divmod(step, shape.num_minibatches))
+            if not np.isfinite([*sums, norm, predictor_norm]).all():
+                raise NumbersError(_not_finite(state, step))
             return applied, True, spans
-        applied.append(Applied(found, norm, 0.0))
+        applied.append(Applied(found, norm, predictor_norm))
         state.counters.optimizer_steps += 1
     return applied, False, spans
 
 
-def _minibatch_rows(state: TrainingState, order: np.ndarray) -> np.ndarray:
-    """[M, B]: the rows of the slab that each minibatch of an epoch holds, slice by slice."""
-    shape = state.settings.shape
-    used = order[:, : shape.num_minibatches * shape.slice_samples]
-    by_slice = used.reshape(shape.num_slices, shape.num_minibatches, shape.slice_samples)
-    return by_slice.swapaxes(0, 1).reshape(shape.num_minibatches, -1)
+# --- the plan -----------------------------------------------------------------------------------------------
 
 
-def _steps_together(
-    state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules, timeline: Timeline
-) -> tuple[list[Applied], bool, list[Span]]:
-    """Epochs of minibatches, each a step; all slices have their lanes in every minibatch."""
-    settings, memory, shape = state.settings, state.memory, state.settings.shape
-    training, algorithm = settings.training, ALGORITHMS[settings.training.algorithm]
-    slab, applied, spans = memory.slab(state.counters.iteration), list[Applied](), list[Span]()
+def _write_plan(state: TrainingState, schedules: Schedules, timeline: Timeline) -> int:
+    """The samples, scalars and rates of every step; returns how many scalars the algorithm has."""
+    memory, shape, training = state.memory, state.settings.shape, state.settings.training
+    slab, algorithm = memory.slab(state.counters.iteration), ALGORITHMS[training.algorithm]
+    per_epoch, num_scalars = shape.num_optimizer_steps // shape.num_epochs, 0
     for epoch in range(shape.num_epochs):
         timeline.enter("order")
-        rows = _minibatch_rows(state, _epoch_order(state, epoch))
+        memory.step_rows[epoch] = epoch_order(state, epoch)
         timeline.enter("moments")
-        for minibatch, scalars in enumerate(algorithm.scalars(slab, rows, schedules, training)):
-            task = Gradient(0, state.counters.iteration, epoch, minibatch, scalars)
-            timeline.enter("gradients")
-            spans += pool.run_together([task._replace(lane=lane) for lane in cluster.lanes])
-            timeline.enter("reduce")
-            spans += _reduce(state, pool, cluster.reduced_lanes)
-            timeline.enter("exchange")
-            cluster.sum_gradients(memory)
-            if cluster.node.size > 1:
-                write_squares(memory, settings)
-            timeline.enter("optimizer")
-            found = _summed(memory.tensor("lane_statistics"))
-            divergence = found.approx_kl / shape.batch_size
-            if training.target_kl is not None and not divergence <= training.target_kl:
-                _check_finite(state, found, epoch, minibatch)
-                return applied, True, spans
-            applied.append(_apply(state, found, schedules.learning_rate, epoch, minibatch))
-    return applied, False, spans
+        rows = memory.step_rows[epoch]
+        if not shape.num_actors:
+            rows = _minibatch_rows(state, rows)
+        scalars = algorithm.scalars(slab, rows, schedules, training)
+        num_scalars = len(scalars[0])
+        memory.step_scalars[epoch * per_epoch : (epoch + 1) * per_epoch, :num_scalars] = scalars
+    first = state.counters.optimizer_steps + 1
+    memory.step_rates[:] = [
+        optimizers.adam_rates(number, schedules.learning_rate)
+        for number in range(first, first + shape.num_optimizer_steps)
+    ]
+    return num_scalars
 
 
-def _steps_in_turn(
-    state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules, timeline: Timeline
-) -> tuple[list[Applied], bool, list[Span]]:
-    """One step for each actor, in order; it then collects with the parameters of just after its step."""
-    settings, memory, shape = state.settings, state.memory, state.settings.shape
-    algorithm, iteration = ALGORITHMS[settings.training.algorithm], state.counters.iteration
-    timeline.enter("order")
-    scalars = algorithm.scalars(memory.slab(iteration), _epoch_order(state, 0), schedules, settings.training)
-    per_slice = len(shape.lane_sizes)
-    timeline.enter("gradients")
-    spans = pool.run(Gradient(lane, iteration, 0, 0, scalars[lane // per_slice]) for lane in cluster.lanes)
-    timeline.enter("exchange")
-    cluster.gather_lanes(memory)
-    timeline.enter("optimizer")
-    applied = []
-    for actor in range(shape.num_actors):
-        lanes = range(actor * per_slice, (actor + 1) * per_slice)
-        sum_blocks(memory, settings, range(len(memory.gradient_squares)), lanes)
-        found = _summed(memory.tensor("lane_statistics")[lanes.start : lanes.stop])
-        applied.append(_apply(state, found, schedules.learning_rate, 0, actor))
-        state.versions.keep_actor(actor)
-    return applied, False, spans
-
-
-def _summed(statistics: Tensor) -> Statistics:
-    return Statistics(*minibatches.tree_sum(list(statistics)).tolist())
-
-
-def _epoch_order(state: TrainingState, epoch: int) -> np.ndarray:
+def epoch_order(state: TrainingState, epoch: int) -> np.ndarray:
     """Rows of the slab in the order in which this epoch visits them, [S, T * slice_envs]."""
     shape = state.settings.shape
     return np.stack([
@@ -154,65 +92,114 @@ def _epoch_order(state: TrainingState, epoch: int) -> np.ndarray:
     ])  # fmt: skip
 
 
-def _reduce(state: TrainingState, pool: Pool, lanes: range) -> list[Span]:
-    memory = state.memory
-    blocks, additions = len(memory.gradient_squares), len(lanes) * memory.gradient.size
-    if not additions:
-        return []
-    if additions < REDUCE_ELEMENTS:
-        sum_blocks(memory, state.settings, range(blocks), lanes)
-        return []
-    number = min(pool.num_workers, blocks, additions // REDUCE_ELEMENTS)
-    return pool.run_together(
-        [
-            Reduce(index * blocks // number, (index + 1) * blocks // number, lanes.start, lanes.stop)
-            for index in range(number)
-        ]
+def _minibatch_rows(state: TrainingState, order: np.ndarray) -> np.ndarray:
+    """[M, B]: the rows of the slab that each minibatch of an epoch holds, slice by slice."""
+    shape = state.settings.shape
+    used = order[:, : shape.num_minibatches * shape.slice_samples]
+    by_slice = used.reshape(shape.num_slices, shape.num_minibatches, shape.slice_samples)
+    return by_slice.swapaxes(0, 1).reshape(shape.num_minibatches, -1)
+
+
+# --- the steps ----------------------------------------------------------------------------------------------
+
+
+def _steps_by_workers(
+    state: TrainingState,
+    pool: Pool,
+    cluster: Cluster,
+    schedules: Schedules,
+    timeline: Timeline,
+    num_scalars: int,
+) -> list[Span]:
+    assert pool.steps is not None
+
+    def exchange() -> None:
+        timeline.enter("exchange")
+        _exchange(state, cluster)
+        timeline.enter("gradients")
+
+    timeline.enter("gradients")
+    task = pool.steps.open(
+        state.counters.iteration, num_scalars=num_scalars, sums_lanes=bool(cluster.reduced_lanes),
+        steps_before=state.counters.optimizer_steps, learning_rate=schedules.learning_rate,
+    )  # fmt: skip
+    return pool.take_steps(task, exchange)
+
+
+def _exchange(state: TrainingState, cluster: Cluster) -> None:
+    cluster.sum_gradients(state.memory)
+    write_squares(state.memory, state.settings)
+
+
+def _steps_by_coordinator(
+    state: TrainingState,
+    pool: Pool,
+    cluster: Cluster,
+    schedules: Schedules,
+    timeline: Timeline,
+    num_scalars: int,
+) -> list[Span]:
+    """Gradients are messages. The actors of A3C compute theirs at once, then step one after the other; an actor
+    collects with the parameters of just after its step.
+    """
+    memory, settings, shape = state.memory, state.settings, state.settings.shape
+    iteration, spans = state.counters.iteration, list[Span]()
+    per_slice, everything = len(shape.lane_sizes), range(len(memory.gradient_squares))
+    vectors = state.parameters, state.first_moment, state.second_moment
+    memory.step_results[:, -1] = np.nan
+    for step in range(shape.num_optimizer_steps):
+        lanes = range(step * per_slice, (step + 1) * per_slice) if shape.num_actors else cluster.reduced_lanes
+        if step == 0 or not shape.num_actors:
+            timeline.enter("gradients")
+            lane = Lane(step, num_scalars)
+            spans += pool.run(Task(GRADIENT, number, iteration, lane) for number in cluster.lanes)
+        if step == 0 and shape.num_actors:
+            timeline.enter("exchange")
+            cluster.gather_lanes(memory)
+        timeline.enter("reduce")
+        if lanes:
+            sum_blocks(memory, settings, everything, lanes)
+        if cluster.node.size > 1 and not shape.num_actors:
+            timeline.enter("exchange")
+            _exchange(state, cluster)
+        timeline.enter("optimizer")
+        memory.step_results[step] = _judged(state, lanes if shape.num_actors else range(shape.num_lanes))
+        *_, norm, predictor_norm, verdict = memory.step_results[step].tolist()
+        if verdict != GO:
+            return spans
+        number = state.counters.optimizer_steps + step + 1
+        numbers = StepNumbers(number, schedules.learning_rate, norm, predictor_norm)
+        step_blocks(memory, settings, everything, vectors, numbers)
+        if shape.num_actors:
+            state.versions.keep_actor(step)
+    return spans
+
+
+def _judged(state: TrainingState, lanes: range) -> list[float]:
+    """As `steps_judge` of kernels/steps.c; A3C's steps have no target_kl."""
+    memory, training, shape = state.memory, state.settings.training, state.settings.shape
+    statistics = memory.tensor("lane_statistics")[lanes.start : lanes.stop]
+    sums = minibatches.tree_sum(list(statistics)).tolist()
+    squares, end = memory.gradient_squares.tolist(), -(-memory.policy_end // BLOCK)
+    totals = minibatches.plain_sum(squares[:end]), minibatches.plain_sum(squares[end:])
+    norms = [math.sqrt(total) if total >= 0 else math.nan for total in totals]
+    target = None if shape.num_actors else training.target_kl
+    if target is not None and not Statistics(*sums).approx_kl / shape.batch_size <= target:
+        return [*sums, *norms, STOPPED]
+    return [*sums, *norms, GO if np.isfinite([*sums, *norms]).all() else NOT_FINITE]
+
+
+def _not_finite(state: TrainingState, step: int) -> str:
+    shape = state.settings.shape
+    epoch, minibatch = (0, step) if shape.num_actors else divmod(step, shape.num_minibatches)
+    return (
+        f"the gradient is not finite (iteration {state.counters.iteration}, epoch {epoch}, "
+        f"minibatch {minibatch}, {_culprits(state)}); a lower training.learning_rate may help"
     )
 
 
-def _check_finite(state: TrainingState, found: Statistics, epoch: int, minibatch: int) -> tuple[float, float]:
-    """The gradient's norm, and that of curiosity's predictors (0 without); NumbersError where a step would
-    spoil the parameters.
-    """
-    squares, end = state.memory.gradient_squares.tolist(), -(-state.memory.policy_end // BLOCK)
-    sums = minibatches.plain_sum(squares[:end]), minibatches.plain_sum(squares[end:])
-    norm, predictor_norm = (math.sqrt(each) if each >= 0 else math.nan for each in sums)
-    if not (math.isfinite(norm + predictor_norm) and np.isfinite(found).all()):
-        raise NumbersError(
-            f"the gradient is not finite (iteration {state.counters.iteration}, epoch {epoch}, "
-            f"minibatch {minibatch}, {_culprits(state)}); a lower training.learning_rate may help"
-        )
-    return norm, predictor_norm
-
-
-def _apply(
-    state: TrainingState, found: Statistics, learning_rate: float, epoch: int, minibatch: int
-) -> Applied:
-    """Clips by the norm and takes an optimizer step, curiosity's predictors by their own; a non-finite
-    gradient is never applied.
-    """
-    norm, predictor_norm = _check_finite(state, found, epoch, minibatch)
-    training, curiosity, end = state.settings.training, state.settings.curiosity, state.memory.policy_end
-    state.counters.optimizer_steps += 1
-    _step(state, slice(0, end), learning_rate, training.max_grad_norm / (norm + 1e-6))
-    if end < len(state.parameters):
-        scale = curiosity.max_grad_norm / (predictor_norm + 1e-6)
-        _step(state, slice(end, None), curiosity.learning_rate, scale)
-    return Applied(found, norm, predictor_norm)
-
-
-def _step(state: TrainingState, span: slice, learning_rate: float, scale: float) -> None:
-    optimizers.step(
-        state.settings.training, parameters=state.parameters[span],
-        gradient=state.memory.tensor("gradient")[span], first_moment=state.first_moment[span],
-        second_moment=state.second_moment[span], number=state.counters.optimizer_steps,
-        learning_rate=learning_rate, gradient_scale=min(1.0, scale),
-    )  # fmt: skip
-
-
 def _culprits(state: TrainingState) -> str:
-    """Whose samples made a gradient that is not finite."""
+    """The environments whose samples made a gradient that is not finite."""
     shape = state.settings.shape
     for lane, row in enumerate(state.memory.lane_statistics):
         if not np.isfinite(row).all():

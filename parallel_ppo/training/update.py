@@ -17,7 +17,7 @@ from parallel_ppo.training.optimizer_steps import Applied, take_steps
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.pool import Pool
 from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import Revalue
+from parallel_ppo.workers.tasks import REVALUE, Task
 
 NOTHING = Statistics(0.0, 0.0, 0.0, 0.0)
 
@@ -37,7 +37,7 @@ def learn(
     algorithm, spans = ALGORITHMS[training.algorithm], list[Span]()
     if algorithm.revalues:
         timeline.enter("revalue")
-        spans += pool.run(Revalue(index, iteration) for index in cluster.slices)
+        spans += pool.run(Task(REVALUE, index, iteration) for index in cluster.slices)
     timeline.enter("gather")
     cluster.gather_columns(memory, iteration)
     timeline.enter("advantages")

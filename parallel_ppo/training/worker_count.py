@@ -10,7 +10,7 @@ from itertools import pairwise
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.machine.iteration_model import WORTH_PROCESSES, Iteration, Pieces
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.workers.native_parts import computes_whole_lanes, workers_step
+from parallel_ppo.workers.native_parts import computes_whole_lanes
 
 # Seconds for the calls of one batched forward pass, an action and its bookkeeping; of one lane's gradient.
 FORWARD = {"torch": 8e-5, "native": 3e-5}
@@ -42,8 +42,7 @@ def pieces_of(settings: Settings, num_slices: int | None = None) -> Pieces:
     """Of all nodes together, or of the one that has `num_slices`."""
     shape = settings.shape
     slices, updates = num_slices or shape.num_slices, shape.num_epochs * shape.num_minibatches
-    is_asked = not workers_step(settings, num_parameters=0)
-    return Pieces(slices, slices * len(shape.lane_sizes), updates, is_asked)
+    return Pieces(slices, slices * len(shape.lane_sizes), updates, is_asked=bool(shape.num_actors))
 
 
 def _estimate(settings: Settings, spec: EnvSpec, step: float, cores: int) -> Iteration:

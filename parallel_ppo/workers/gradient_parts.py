@@ -1,5 +1,6 @@
-"""The flat gradient as the sum of its lanes. Its parts are summed over lanes of their own: those of the policy
-over all, those of curiosity's predictors over the few that teach them. L lanes, P parameters of a part.
+"""The flat gradient as the sum of its lanes, and a step along it. It has two parts: the policy's is summed over
+all lanes, that of curiosity's predictors over the few that train them; each has a norm and a rate. L lanes,
+P parameters of a part.
 """
 
 from typing import NamedTuple
@@ -52,3 +53,37 @@ def write_squares(memory: Memory, settings: Settings) -> None:
         memory.gradient_squares[block] = optimizers.sum_lanes(
             span.unsqueeze(0), span, settings.training.kernels
         )
+
+
+Vectors = tuple[Tensor, ...]  # parameters, first and second moment
+
+
+class StepNumbers(NamedTuple):
+    number: int  # of the optimizer step in the run, from 1
+    learning_rate: float  # of the policy
+    norm: float
+    predictor_norm: float
+
+
+def step_blocks(
+    memory: Memory, settings: Settings, blocks: range, vectors: Vectors, step: StepNumbers
+) -> None:
+    """Clips by the norm and steps, in place on some blocks of `vectors`."""
+    end, policy_end, gradient = blocks.stop * BLOCK, memory.policy_end, memory.tensor("gradient")
+    parts = (
+        (slice(blocks.start * BLOCK, min(end, policy_end)), step.learning_rate, step.norm, settings.training),
+        (
+            slice(max(blocks.start * BLOCK, policy_end), end),
+            settings.curiosity.learning_rate,
+            step.predictor_norm,
+            settings.curiosity,
+        ),
+    )
+    for span, learning_rate, norm, limits in parts:
+        parameters, first_moment, second_moment = (vector[span] for vector in vectors)
+        if len(parameters):
+            optimizers.step(
+                settings.training, parameters=parameters, gradient=gradient[span], first_moment=first_moment,
+                second_moment=second_moment, number=step.number, learning_rate=learning_rate,
+                gradient_scale=min(1.0, limits.max_grad_norm / (norm + 1e-6)),
+            )  # fmt: skip

@@ -18,13 +18,13 @@ from parallel_ppo.features.episodes import EpisodeState
 from parallel_ppo.features.levels import LevelState
 from parallel_ppo.features.observations import ObservationState
 from parallel_ppo.features.rewards import RewardState
+from parallel_ppo.kernels.steps import NUM_VERDICT_COLUMNS
 from parallel_ppo.memory import shared
 from parallel_ppo.memory.arrays import BLOCK, MAX_SCALARS
 from parallel_ppo.memory.table import Array, Table, resolve
 from parallel_ppo.policies import heads
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
-from parallel_ppo.workers.native_parts import workers_step
 
 TABLES: tuple[type[Table], ...] = (
     *shared.CORE, RewardState, ObservationState, EpisodeState, LevelState,
@@ -46,7 +46,7 @@ def _sizes(settings: Settings, spec: EnvSpec, num_parameters: int) -> dict[str, 
     shape, end = settings.shape, policy_end(settings, num_parameters)
     predictors = num_predictor_parameters(settings, spec)
     p = end + predictors
-    blocks, steps = -(-p // BLOCK), shape.num_epochs * shape.num_minibatches
+    blocks, steps = -(-p // BLOCK), shape.num_optimizer_steps
     return {
         "T": shape.num_steps, "E": shape.num_envs, "S": shape.num_slices, "P": p, "policy": end,
         "predictors": predictors, "blocks": blocks, "slots": shape.num_slots, "state": spec.state_bytes,
@@ -56,10 +56,10 @@ def _sizes(settings: Settings, spec: EnvSpec, num_parameters: int) -> dict[str, 
         "revalues": ALGORITHMS[settings.training.algorithm].revalues,
         "evaluation": playing.result_shape(settings),
         "lanes": shape.num_lanes, "teaching": shape.num_slices * shape.teaching_lanes,
-        "statistics": len(Statistics._fields), "items": max(shape.num_lanes, blocks), "scalars": MAX_SCALARS,
-        "workers_step": workers_step(settings, p), "steps": steps, "epochs": shape.num_epochs,
+        "statistics": len(Statistics._fields), "scalars": MAX_SCALARS,
+        "stepped": 0 if shape.num_actors else p, "steps": steps, "epochs": shape.num_epochs,
         "claims": max(shape.num_lanes, blocks), "samples": shape.num_steps * shape.slice_envs,
-        "results": len(Statistics._fields) + 2, "times": steps * (shape.num_lanes + 3 * blocks),
+        "results": len(Statistics._fields) + NUM_VERDICT_COLUMNS, "times": steps * (shape.num_lanes + 3 * blocks),
     }  # fmt: skip
 
 

@@ -1,20 +1,21 @@
-"""Whoever does the tasks: what the loop asks of it, and the pool that needs no processes. The one with
-processes: `process_pool.py`.
+"""The pool that performs tasks: its protocol, and the pool in this process. The pool of processes is in
+`process_pool.py`.
 """
 
 import contextlib
 import time
 import traceback
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
 from parallel_ppo.exits import RestartsExhausted, RunError, is_interruption
+from parallel_ppo.kernels.steps import OVER
 from parallel_ppo.machine.signals import NoSignals
 from parallel_ppo.storage.working_folder import WorkingFolder
 from parallel_ppo.workers.memory import Memory
+from parallel_ppo.workers.optimizer_steps import Steps, StepTaker, make_steps
 from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.steps import Steps, StepTaker, make_steps
-from parallel_ppo.workers.tasks import Collect, Gradient, Open, Question, Reduce, Task
+from parallel_ppo.workers.tasks import COLLECT, OPEN, Task
 from parallel_ppo.workers.worker import Worker
 
 NOT_RESTORED = (
@@ -28,7 +29,7 @@ class Pool(Protocol):
     num_workers: int
     restarts: int
     exact: bool
-    steps: Steps | None
+    steps: Steps | None  # None: the coordinator takes the optimizer steps
 
     @property
     def pids(self) -> list[int]: ...
@@ -36,16 +37,15 @@ class Pool(Protocol):
     def run(self, tasks: Iterable[Task]) -> list[Span]:
         """Returns when every task is done."""
 
-    def run_together(self, tasks: Sequence[Gradient | Reduce]) -> list[Span]:
-        """The same, for tasks of one kind and one minibatch: without a message each, where possible."""
+    def take_steps(self, task: Task, exchange: Callable[[], None]) -> list[Span]:
+        """All optimizer steps of an update that `steps` has opened. Calls `exchange` when this node's sums
+        have to be added to those of the others.
+        """
 
-    def take_steps(self, iteration: int, num_scalars: int) -> list[Span]:
-        """All optimizer steps of an update, where `steps` says that workers can."""
+    def start(self, tasks: Iterable[Task]) -> None:
+        """Collects in the background, in this order, whenever a worker has nothing else to do."""
 
-    def start(self, tasks: Iterable[Collect]) -> None:
-        """To be done in the background, in this order, whenever a worker has nothing else to do."""
-
-    def finish(self, tasks: Sequence[Collect]) -> list[Span]:
+    def finish(self, tasks: Sequence[Task]) -> list[Span]:
         """Waits for these, which were started; returns all that was done in the background since the last
         call.
         """
@@ -63,7 +63,7 @@ class InlinePool:
     ) -> None:
         self.worker, self.signals = worker, signals or NoSignals()
         self.num_workers, self.restarts = 1, 0
-        self.steps = make_steps(worker.settings, worker.memory, self.num_workers)
+        self.steps = make_steps(worker.settings, worker.memory, self.num_workers, slices)
         self.taker = None if self.steps is None else StepTaker(worker)
         self.folder, self.is_closed = WorkingFolder(), False
         with self.folder.entered():
@@ -74,34 +74,34 @@ class InlinePool:
     def run(self, tasks: Iterable[Task]) -> list[Span]:
         spans = []
         for task in tasks:
-            if isinstance(task, Collect):
-                self.worker.memory.steps_done[task.slice_index] = 0
+            if task.kind == COLLECT:
+                self.worker.memory.steps_done[task.number] = 0
             started = time.monotonic()
             with self.folder.entered(), self.signals.interruptible(), self._explained(task):
                 self.worker.run(task)
             spans.append(Span(0, task, started, time.monotonic()))
         return spans
 
-    def run_together(self, tasks: Sequence[Gradient | Reduce]) -> list[Span]:
-        return self.run(tasks)
-
-    def take_steps(self, iteration: int, num_scalars: int) -> list[Span]:
+    def take_steps(self, task: Task, exchange: Callable[[], None]) -> list[Span]:
         assert self.steps is not None and self.taker is not None
-        task = self.steps.open(iteration, num_scalars)
         self.taker.begin(task, 0)
-        while not self.steps.is_over():
+        outcome = None
+        while outcome != OVER:
+            if self.steps.awaits_exchange():
+                exchange()
+                self.steps.finish_exchange()
             with self.signals.interruptible(), self._explained(task):
-                self.taker.go_on(task)
+                outcome = self.taker.go_on(task)
         return self.steps.spans(task)
 
-    def start(self, tasks: Iterable[Collect]) -> None:
-        """Nobody is idle here: the tasks are done when they are waited for."""
+    def start(self, tasks: Iterable[Task]) -> None:
+        """No worker is idle here: the tasks are done when they are waited for."""
 
-    def finish(self, tasks: Sequence[Collect]) -> list[Span]:
+    def finish(self, tasks: Sequence[Task]) -> list[Span]:
         return self.run(tasks)
 
     @contextlib.contextmanager
-    def _explained(self, task: Question) -> Iterator[None]:
+    def _explained(self, task: Task) -> Iterator[None]:
         try:
             yield
         except RunError:
@@ -131,7 +131,7 @@ class InlinePool:
         self.folder.close()
 
 
-def opening_task(memory: Memory, slice_index: int, iteration: int) -> Open:
+def opening_task(memory: Memory, slice_index: int, iteration: int) -> Task:
     fresh = bool(memory.state_stamp[memory.slot(iteration), slice_index] != iteration)
     assert not fresh or iteration == 0, "only the first iteration of a run starts without saved states"
-    return Open(slice_index, iteration, fresh)
+    return Task(OPEN, slice_index, iteration, fresh)

@@ -8,7 +8,7 @@ import time
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
@@ -16,15 +16,15 @@ import torch
 
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import NumbersError, RunError
+from parallel_ppo.kernels.steps import EXCHANGE_OPENED, NOTHING, OVER
 from parallel_ppo.machine.placement import keep_freed_memory
 from parallel_ppo.policies.parameters import num_flat
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.observer import make_observer
-from parallel_ppo.workers.rounds import make_rounds
-from parallel_ppo.workers.steps import StepTaker
-from parallel_ppo.workers.tasks import Collect, Gradient, Join, Later, Open, Question, Reduce, TakeSteps, Task
+from parallel_ppo.workers.optimizer_steps import StepTaker
+from parallel_ppo.workers.tasks import COLLECT, GRADIENT, OPEN, TAKE_STEPS, Task
 from parallel_ppo.workers.worker import Worker
 
 # characters, so that a message fits one write: a worker stopped in the middle must not block the reader
@@ -36,21 +36,21 @@ FIRST_TO_GO = "500"  # of 1000: when memory runs out, a worker can be replaced a
 class Done(NamedTuple):
     """A task is finished; times are on the system's monotonic clock."""
 
-    task: Question
+    task: Task
     started: float
     ended: float
     exact: bool
     interrupted: float = 0.0
 
 
-class RoundDone(NamedTuple):
-    """All tasks of a round are done."""
+class ExchangeOpened(NamedTuple):
+    """This node's sums of an optimizer step are there."""
 
 
 class Failed(NamedTuple):
     """A task raised. `numbers` marks a NaN or infinity, which no restart would cure."""
 
-    task: Question | None
+    task: Task | None
     numbers: bool
     message: str
 
@@ -58,7 +58,7 @@ class Failed(NamedTuple):
 def set_up(cpu: int | None) -> None:
     """Threads and affinity. Signals and the tie to the parent are inherited or set by the fork server."""
     torch.set_num_threads(1)
-    warnings.simplefilter("ignore")  # they were said when the coordinator tried the environment
+    warnings.simplefilter("ignore")  # the coordinator has printed them when it tried the environment
     keep_freed_memory()
     if cpu is not None:
         with contextlib.suppress(OSError):
@@ -69,9 +69,9 @@ def set_up(cpu: int | None) -> None:
 
 
 def _leave_at_once() -> None:
-    """An `exit` in an environment's C code ends the process there and then: the exit handlers of all
-    loaded libraries take a second, in which nobody could know that it is gone. Handlers run last in,
-    first out; C libraries without `on_exit` run them all.
+    """An `exit` in an environment's C code ends the process at once. The exit handlers of all loaded
+    libraries would take a second, in which the coordinator could not know that it is gone. Handlers run last
+    in, first out; C libraries without `on_exit` run them all.
     """
     library = ctypes.CDLL(None)
     with contextlib.suppress(AttributeError):
@@ -79,8 +79,8 @@ def _leave_at_once() -> None:
 
 
 def watch_parent(expected: int) -> None:
-    """The second rope beside the parent-death signal, for kernels and sandboxes where that is not
-    delivered.
+    """Ends this process with its parent, on kernels and in sandboxes that do not deliver the parent-death
+    signal.
     """
 
     def watch() -> None:
@@ -92,53 +92,46 @@ def watch_parent(expected: int) -> None:
 
 
 class Background:
-    """Collects that are done step by step while nothing more urgent is asked."""
+    """Collects that are done step by step while nothing more urgent has to be done."""
 
     def __init__(self, worker: Worker) -> None:
-        self.worker, self.tasks = worker, deque[Collect]()
+        self.worker, self.tasks = worker, deque[Task]()
+        self.running: Task | None = None  # during a step
         self.steps: Iterator[None] | None = None
         self.started = self.busy = 0.0
 
     def step(self) -> Done | None:
-        """One step of the first task; what is to be said when that was its last."""
-        began = time.monotonic()
+        """One step of the first task; the reply if that was its last."""
+        began, self.running = time.monotonic(), self.tasks[0]
         if self.steps is None:
             self.steps, self.started, self.busy = self.worker.collecting(self.tasks[0]), began, 0.0
         is_over = next(self.steps, self) is self
-        now = time.monotonic()
+        now, self.running = time.monotonic(), None
         self.busy += now - began
         if not is_over:
             return None
         self.steps = None
+        self.worker.probe("hand-over", self.tasks[0].iteration, 0)
         return Done(self.tasks.popleft(), self.started, now, True, now - self.started - self.busy)
 
 
 def perform(worker: Worker, task: Task) -> bool:
     exact = worker.run(task)
-    if isinstance(task, (Collect, Gradient)):  # done and in shared memory, and nobody has been told
-        worker.reach("hand-over", task.iteration, int(isinstance(task, Gradient)))
+    if task.kind in (COLLECT, GRADIENT):  # done and in shared memory, and the coordinator does not know yet
+        worker.probe("hand-over", task.iteration, int(task.kind == GRADIENT))
     return exact
 
 
-def join(worker: Worker, channel: Connection, index: int, task: Join) -> bool:
-    rounds = make_rounds(worker.memory, task.num_workers, lag=0)
-    assert rounds is not None, "the coordinator has the library and this worker has not"
-
-    def counted(one: Gradient | Reduce, is_last: bool) -> None:
-        if isinstance(one, Gradient):
-            worker.reach("counted", one.iteration)
-        if is_last:
-            channel.send(RoundDone())
-
-    rounds.take_part(index, lambda one: perform(worker, one), counted)
-    return True
-
-
-def take_steps(taker: StepTaker, index: int, task: TakeSteps) -> bool:
+def take_steps(
+    taker: StepTaker, index: int, task: Task, background: Background, send: Callable[[Any], None]
+) -> None:
+    """Collects in the background while there is no item to claim."""
     taker.begin(task, index)
-    while taker.go_on(task):
-        pass
-    return True
+    while (outcome := taker.go_on(task, waits=not background.tasks)) != OVER:
+        if outcome == EXCHANGE_OPENED:
+            send(ExchangeOpened())
+        elif outcome == NOTHING and (done := background.step()) is not None:
+            send(done)
 
 
 def serve(
@@ -154,19 +147,18 @@ def serve(
     """
     channel = Connection(descriptor)
     task: Any = None
+    background: Background | None = None
     try:
         set_up(cpu)
-        reach = make_observer(index)
-        reach("spawn", -1)
+        probe = make_observer(index)
+        probe("spawn", -1)
         memory = Memory(settings, spec, num_flat(Policy(settings, spec)), memory_descriptors)
-        worker = Worker(settings, spec, memory, reach)
+        worker = Worker(settings, spec, memory, probe)
         background, taker = Background(worker), None
         while True:
             if background.tasks and not channel.poll():
-                task = background.tasks[0]
                 done = background.step()
                 if done is not None:
-                    reach("hand-over", task.iteration, 0)
                     channel.send(done)
                 continue
             try:
@@ -176,29 +168,28 @@ def serve(
             if task is None:
                 worker.close()
                 return
-            if isinstance(task, Later):
-                background.tasks.append(task.task)
+            if task.kind == COLLECT and settings.shape.lag:
+                background.tasks.append(task)
                 continue
-            started = time.monotonic()
-            if isinstance(task, Join):
-                exact = join(worker, channel, index, task)
-            elif isinstance(task, TakeSteps):
+            started, exact = time.monotonic(), True
+            if task.kind == TAKE_STEPS:
                 taker = taker or StepTaker(worker)
-                exact = take_steps(taker, index, task)
+                take_steps(taker, index, task, background, channel.send)
             else:
                 exact = perform(worker, task)
             channel.send(Done(task, started, time.monotonic(), exact))
-            if isinstance(task, Gradient):
-                reach("counted", task.iteration)
+            if task.kind == GRADIENT:
+                probe("counted", task.iteration)
     except NumbersError as error:
-        when = f", iteration {task.iteration}" if isinstance(task, (Open, Collect)) else ""
-        _tell(channel, Failed(task, True, f"worker {index}{when}: {error}"))
+        task = (background and background.running) or task
+        when = f", iteration {task.iteration}" if task.kind in (OPEN, COLLECT) else ""
+        _report(channel, Failed(task, True, f"worker {index}{when}: {error}"))
     except RunError as error:
-        _tell(channel, Failed(task, False, str(error)))
+        _report(channel, Failed(task, False, str(error)))
     except BaseException:
-        _tell(channel, Failed(task, False, traceback.format_exc()[-MAX_TRACEBACK:]))
+        _report(channel, Failed(task, False, traceback.format_exc()[-MAX_TRACEBACK:]))
 
 
-def _tell(channel: Connection, failure: Failed) -> None:
+def _report(channel: Connection, failure: Failed) -> None:
     with contextlib.suppress(OSError):
         channel.send(failure)

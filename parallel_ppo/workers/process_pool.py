@@ -1,10 +1,9 @@
-"""The pool of processes: who is asked what, watched, replaced. How a process starts and ends:
+"""The pool of processes: workers get tasks, are watched and replaced. How a process starts and ends is in
 `worker_processes.py`.
 
-A task is pinned to the worker that owns the slice (`Open`, `Collect`) or free (`Gradient`, `Reduce`,
-`Evaluate`): free tasks go to the owner of their slice first and to whoever is idle after that. A worker
-that dies, hangs, stops or raises is killed, confirmed dead and replaced; its slices are restored to where
-the iteration started and its tasks are asked again.
+A task is pinned to the worker that owns the slice, or free (`tasks.py`). A free task is queued at its home, and
+an idle worker may take it. A worker that dies, hangs, stops or raises is killed, confirmed dead and replaced.
+Its slices are restored to the start of the iteration, and its tasks are done again.
 """
 
 import time
@@ -17,12 +16,11 @@ from parallel_ppo.machine.signals import NoSignals
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.fork_server import ForkServer, is_stopped
 from parallel_ppo.workers.memory import Memory
+from parallel_ppo.workers.optimizer_steps import make_steps
 from parallel_ppo.workers.pool import NOT_RESTORED, opening_task
-from parallel_ppo.workers.process import Done, Failed, RoundDone
-from parallel_ppo.workers.rounds import make_rounds
+from parallel_ppo.workers.process import Done, ExchangeOpened, Failed
 from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.steps import make_steps
-from parallel_ppo.workers.tasks import Collect, Gradient, Join, Open, Question, Reduce, TakeSteps, Task
+from parallel_ppo.workers.tasks import COLLECT, GRADIENT, OPEN, TAKE_STEPS, Task, home, is_pinned
 from parallel_ppo.workers.worker_handle import WorkerHandle
 from parallel_ppo.workers.worker_processes import WorkerProcesses, is_dead
 
@@ -31,7 +29,7 @@ POLL = 0.5
 FIRST_DEADLINE = 600.0
 LEAST_DEADLINE = 30.0
 DEADLINE_FACTOR = 20.0
-GAP = 10.0  # the coordinator itself was stopped or suspended: deadlines start anew
+GAP = 10.0  # the coordinator itself was stopped or suspended: deadlines restart
 
 
 class ProcessPool:
@@ -60,9 +58,8 @@ class ProcessPool:
         ]
         self.owners = {index: member.index for member in self.members for index in member.slices}
         self.slice_iteration = dict.fromkeys(slices, first_iteration)
-        self.longest: dict[type, float] = {}
-        self.rounds = make_rounds(memory, self.num_workers, settings.shape.lag)
-        self.steps = make_steps(settings, memory, self.num_workers)
+        self.longest: dict[str, float] = {}  # seconds of a task, by its kind
+        self.steps = make_steps(settings, memory, self.num_workers, slices)
         self.waiting: set[Task] = set()
         self.spans: list[Span] = []
         self.background_spans: list[Span] = []
@@ -79,53 +76,38 @@ class ProcessPool:
     # --- asking ---------------------------------------------------------------------------------------------
 
     def run(self, tasks: Iterable[Task]) -> list[Span]:
-        """Returns when every task is done, whoever had to be replaced on the way."""
-        self._end_rounds()
+        """Returns when every task is done, even if workers had to be replaced."""
         for task in tasks:
-            if isinstance(task, Collect):
-                self.memory.steps_done[task.slice_index] = 0
+            if task.kind == COLLECT:
+                self.memory.steps_done[task.number] = 0
             self.waiting.add(task)
-            home = task.home(self.settings.shape, self.owners, self.num_workers)
-            self.members[home].queue.append(task)
+            first = home(task, self.settings.shape, self.owners, self.num_workers)
+            self.members[first].queue.append(task)
         self.spans = []
         self._work_until(lambda: not self.waiting and not any(member.outstanding for member in self.members))
         return self.spans
 
-    def run_together(self, tasks: Sequence[Gradient | Reduce]) -> list[Span]:
-        if self.rounds is None or not tasks:
-            return self.run(tasks)
-        self.rounds.open(tasks)
-        for member in self.members:
-            if not member.joins:
-                member.queue.append(Join(self.num_workers))
-        self._work_until(self.rounds.is_done)
-        spans, kind = self.rounds.spans(tasks), type(tasks[0])
-        self.longest[kind] = max(self.longest.get(kind, 0.0), *(span.seconds for span in spans))
-        return spans
-
-    def take_steps(self, iteration: int, num_scalars: int) -> list[Span]:
-        assert self.steps is not None
-        self._end_rounds()
-        steps, task = self.steps, self.steps.open(iteration, num_scalars)
+    def take_steps(self, task: Task, exchange: Callable[[], None]) -> list[Span]:
+        steps = self.steps
+        assert steps is not None
         for member in self.members:
             member.queue.append(task)
-        self._work_until(lambda: steps.is_over() and not any(member.steps for member in self.members))
-        self.longest[Gradient] = max(self.longest.get(Gradient, 0.0), steps.longest_lane())
+        while not steps.is_over():
+            self._work_until(lambda: steps.is_over() or steps.awaits_exchange())
+            if steps.awaits_exchange():
+                exchange()
+                steps.finish_exchange()
+        self._work_until(lambda: not any(member.steps for member in self.members))
+        self.longest[GRADIENT] = max(self.longest.get(GRADIENT, 0.0), steps.longest_lane())
         return steps.spans(task)
 
-    def _end_rounds(self) -> None:
-        if self.rounds is not None and self.rounds.is_open:
-            self.rounds.close()
-            for member in self.members:
-                member.asked = time.monotonic()
-
-    def start(self, tasks: Iterable[Collect]) -> None:
+    def start(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
-            member = self.members[self.owners[task.slice_index]]
+            member = self.members[self.owners[task.number]]
             member.background.append(task)
-            member.send_later(task)
+            member.send_background(task)
 
-    def finish(self, tasks: Sequence[Collect]) -> list[Span]:
+    def finish(self, tasks: Sequence[Task]) -> list[Span]:
         wanted = set(tasks)
         self.awaits_background = True
         self._work_until(
@@ -154,27 +136,25 @@ class ProcessPool:
             try:
                 member.send(task)
             except OSError:
-                return  # it is dying: its sentinel tells, and what it holds is asked again
+                return  # it is dying: its sentinel reports that, and its tasks are done again
 
     def _depth(self, member: WorkerHandle) -> int:
-        """The last free tasks are not handed out ahead: whoever is idle first takes them."""
-        is_pinned = bool(member.queue) and member.queue[0].is_pinned
-        return DEPTH if is_pinned or len(self.waiting) > DEPTH * self.num_workers else 1
+        """The last free tasks are not handed out ahead: the first idle worker takes them."""
+        is_next_pinned = bool(member.queue) and is_pinned(member.queue[0])
+        return DEPTH if is_next_pinned or len(self.waiting) > DEPTH * self.num_workers else 1
 
     def _steal(self, member: WorkerHandle) -> bool:
-        """A free task from whoever has most of them waiting."""
+        """Takes a free task from the worker that has most of them waiting."""
         victim = max(self.members, key=lambda other: len(other.queue))
-        if not victim.queue or victim.queue[-1].is_pinned or (member.outstanding and len(victim.queue) < 2):
+        if not victim.queue or is_pinned(victim.queue[-1]) or (member.outstanding and len(victim.queue) < 2):
             return False
         member.queue.append(victim.queue.pop())
         return True
 
-    # --- hearing --------------------------------------------------------------------------------------------
+    # --- replies --------------------------------------------------------------------------------------------
 
     def _event(self, source: Any, member: WorkerHandle | None) -> None:
-        """Of a process that was replaced a moment ago, there may be one left: its channel is another, its
-        successor lives.
-        """
+        """Ignores late events from a worker that was already replaced."""
         if member is None or member.child is None or member.channel is None:
             return
         is_lost = False
@@ -183,50 +163,50 @@ class ProcessPool:
                 self._message(member, member.channel.recv())
             elif is_dead(member.child):
                 is_lost = True
-                while member.channel.poll():  # what it said before it died
+                while member.channel.poll():  # messages from before its death
                     self._message(member, member.channel.recv())
         except (EOFError, OSError):
             is_lost = True
         if is_lost:
             self._replace(member, "raised" if member.traceback else "died")
 
-    def _message(self, member: WorkerHandle, message: Done | Failed | RoundDone) -> None:
-        if isinstance(message, RoundDone):
-            return  # it is there to wake this process, which then looks for itself
+    def _message(self, member: WorkerHandle, message: Done | Failed | ExchangeOpened) -> None:
+        if isinstance(message, ExchangeOpened):
+            return  # it only wakes this process, which then looks at the shared memory
         if isinstance(message, Failed):
             if message.numbers:
                 raise NumbersError(message.message)
             member.traceback = message.message
-            raise EOFError  # it has left its loop: treat it as dead
+            raise EOFError  # it has left its loop: handle it as dead
         task = message.task
         spans = self.spans
         if member.background and member.background[0] == task:
             member.background.popleft()
             spans = self.background_spans
         else:
-            assert member.outstanding and member.outstanding[0] == task, "a reply to a question nobody asked"
+            assert member.outstanding and member.outstanding[0] == task, "a reply to a task that was not sent"
             member.outstanding.popleft()
         member.asked = time.monotonic()
-        if isinstance(task, Join | TakeSteps):
+        if task.kind == TAKE_STEPS:
             return
         self.waiting.discard(task)
         if self.exact and not message.exact:
             self.on_fault(NOT_RESTORED)
         self.exact &= message.exact
-        if isinstance(task, Collect):
-            self.slice_iteration[task.slice_index] = task.iteration + 1
+        if task.kind == COLLECT:
+            self.slice_iteration[task.number] = task.iteration + 1
         duration = message.ended - message.started
-        self.longest[type(task)] = max(self.longest.get(type(task), 0.0), duration)
-        if isinstance(task, Open):
+        self.longest[task.kind] = max(self.longest.get(task.kind, 0.0), duration)
+        if task.kind == OPEN:
             self._opened(member)
         else:
             spans.append(Span(member.index, task, message.started, message.ended, message.interrupted))
 
     def _opened(self, member: WorkerHandle) -> None:
-        if any(isinstance(task, Open) for task in (*member.outstanding, *member.queue)):
+        if any(task.kind == OPEN for task in (*member.outstanding, *member.queue)):
             return
         for task in member.background:
-            member.send_later(task)
+            member.send_background(task)
         if member.lost_at is not None:
             seconds, member.lost_at = time.monotonic() - member.lost_at, None
             self.on_event({"event": "replaced", "worker": member.index, "seconds": seconds})
@@ -239,7 +219,7 @@ class ProcessPool:
             if member.child is None:
                 continue
             progress = self._progress(member)
-            if now - last_poll > GAP or progress != member.progress:  # it is slow, but it steps
+            if now - last_poll > GAP or progress != member.progress:  # it is slow, but it makes progress
                 member.asked, member.progress = now, progress
             member.stopped_polls = member.stopped_polls + 1 if is_stopped(member.child.pid) else 0
             if member.stopped_polls >= 2:
@@ -251,19 +231,18 @@ class ProcessPool:
         return now
 
     def _progress(self, member: WorkerHandle) -> object:
-        if self.rounds is not None and member.outstanding and isinstance(member.outstanding[0], Join):
-            return self.rounds.progress(member.index)
+        collected = int(self.memory.steps_done[member.slices].sum())
         if self.steps is not None and member.steps:
-            return self.steps.progress(member.index)
-        return int(self.memory.steps_done[member.slices].sum())
+            return collected, self.steps.progress(member.index)
+        return collected
 
-    def _deadline(self, task: Question) -> float:
+    def _deadline(self, task: Task) -> float:
         chosen = self.settings.parallel.hang_timeout
         if chosen != "auto":
             return chosen
         # Opening has no usual time: a restored environment plays its episode again.
-        kind = Gradient if isinstance(task, Join | TakeSteps) else type(task)
-        longest = None if isinstance(task, Open) else self.longest.get(kind)
+        kind = GRADIENT if task.kind == TAKE_STEPS else task.kind
+        longest = None if kind == OPEN else self.longest.get(kind)
         return FIRST_DEADLINE if longest is None else max(LEAST_DEADLINE, DEADLINE_FACTOR * longest)
 
     # --- starting, replacing, stopping ----------------------------------------------------------------------
@@ -276,17 +255,15 @@ class ProcessPool:
             member.queue.appendleft(task)
 
     def _replace(self, member: WorkerHandle, what: str) -> None:
-        """The old incarnation is confirmed dead before the new one is asked: nobody writes late."""
+        """The old process is confirmed dead before the new one gets tasks, so it cannot write late."""
         assert member.child is not None
         pid, noticed = member.child.pid, time.monotonic()
         self.processes.kill(member)
-        if self.rounds is not None:
-            self.rounds.free(member.index)
         if self.steps is not None:
             self.steps.free(member.index)
         cause = self.processes.cause_of_end(pid, what)
-        again = [task for task in (*member.outstanding, *member.queue) if not isinstance(task, Open)]
-        self.waiting -= {task for task in (*member.outstanding, *member.queue) if isinstance(task, Open)}
+        again = [task for task in (*member.outstanding, *member.queue) if task.kind != OPEN]
+        self.waiting -= {task for task in (*member.outstanding, *member.queue) if task.kind == OPEN}
         member.outstanding.clear()
         member.queue = deque(again)
         member.restarts += 1
@@ -320,14 +297,7 @@ class ProcessPool:
 
     def close(self) -> None:
         """May be called twice, and at any moment."""
-        is_between_rounds = self.rounds is not None and self.rounds.is_done()
-        self._end_rounds()
-        waits = [Join(self.num_workers)] if is_between_rounds else []
-        busy = [
-            member
-            for member in self.members
-            if list(member.outstanding) not in ([], waits) or member.background
-        ]
+        busy = [member for member in self.members if member.outstanding or member.background]
         self.processes.close(self.members, busy)
 
 

@@ -2,12 +2,12 @@
 
 from typing import NamedTuple
 
-from parallel_ppo.workers.tasks import Apply, Task
+from parallel_ppo.workers.tasks import Task
 
 
 class Span(NamedTuple):
     worker: int
-    task: Task | Apply
+    task: Task  # its kind may also be a stage of an optimizer step
     started: float
     ended: float
     interrupted: float = 0.0  # seconds in between that went into more urgent tasks

@@ -1,155 +1,78 @@
 """What a worker can be asked to do. Needs no torch.
 
-Every task reads and writes disjoint parts of the shared memory, so it can be asked again. A pinned task
-is done by the worker that owns its slice; the others go home first, and from there to whoever is idle.
+Every task reads and writes disjoint parts of the shared memory, so it can be done again. A pinned task is done
+by the worker that owns its slice. The others are queued there first, and an idle worker may take them.
 """
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from parallel_ppo.settings.schema import Shape
 
 Owners = Mapping[int, int]  # slice -> worker
 
 
-class Open(NamedTuple):
-    """Make a slice's environments and put them where iteration `iteration` starts."""
-
-    slice_index: int
-    iteration: int
-    fresh: bool  # no saved state: reset, and publish the first one
-
-    @property
-    def is_pinned(self) -> bool:
-        return True
-
-    def home(self, shape: Shape, owners: Owners, num_workers: int) -> int:
-        return owners[self.slice_index]
+class Task(NamedTuple):
+    kind: str  # of KINDS
+    number: int  # of the slice or the lane
+    iteration: int = 0
+    detail: Any = None
 
 
-class Collect(NamedTuple):
-    slice_index: int
-    iteration: int
-
-    @property
-    def is_pinned(self) -> bool:
-        return True
-
-    def home(self, shape: Shape, owners: Owners, num_workers: int) -> int:
-        return owners[self.slice_index]
+class Kind(NamedTuple):
+    is_pinned: bool
+    numbers: str = "slice"  # what `Task.number` counts
 
 
-class Gradient(NamedTuple):
-    """The gradient of one lane of a minibatch."""
-
-    lane: int
-    iteration: int
-    epoch: int
-    minibatch: int
-    scalars: tuple[float, ...]  # of the algorithm
-
-    @property
-    def is_pinned(self) -> bool:
-        return False
-
-    def home(self, shape: Shape, owners: Owners, num_workers: int) -> int:
-        return owners[self.lane // len(shape.lane_sizes)]
-
-
-class Reduce(NamedTuple):
-    """The sum of some lanes' gradients, for some blocks of parameters."""
-
-    first_block: int
-    end_block: int
-    first_lane: int
-    end_lane: int
-
-    @property
-    def is_pinned(self) -> bool:
-        return False
-
-    def home(self, shape: Shape, owners: Owners, num_workers: int) -> int:
-        return self.first_block % num_workers
+OPEN = "open"  # make a slice's environments, where the iteration starts; detail: fresh, without a saved state
+COLLECT = "collect"
+REVALUE = "revalue"  # the newest parameters' values and log-probabilities of a slice's samples
+GRADIENT = "gradient"  # of one lane of a minibatch; detail: `Lane`
+EVALUATE = (
+    "evaluate"  # play episodes that never enter a gradient (`playing.py`); detail: number of the level set
+)
+WARM_UP = "warm_up"  # watch a random agent, for the statistics that curiosity starts with
+TAKE_STEPS = "take_steps"  # all optimizer steps of an update (`optimizer_steps.py`); detail: `StepsPlan`
+KINDS = {
+    OPEN: Kind(is_pinned=True),
+    COLLECT: Kind(is_pinned=True),
+    REVALUE: Kind(is_pinned=False),
+    GRADIENT: Kind(is_pinned=False, numbers="lane"),
+    EVALUATE: Kind(is_pinned=False, numbers="group of episodes"),
+    WARM_UP: Kind(is_pinned=False),
+    TAKE_STEPS: Kind(is_pinned=True, numbers="worker"),
+}
 
 
-class Revalue(NamedTuple):
-    """The newest parameters' values and log-probabilities of a slice's samples."""
+class Lane(NamedTuple):
+    """Where the plan of an update says what a lane is made of."""
 
-    slice_index: int
-    iteration: int
-
-    @property
-    def is_pinned(self) -> bool:
-        return False
-
-    def home(self, shape: Shape, owners: Owners, num_workers: int) -> int:
-        return owners[self.slice_index]
+    step: int
+    num_scalars: int  # of the algorithm
 
 
-class Evaluate(NamedTuple):
-    """Play some episodes that never enter a gradient (see `playing.py`)."""
-
-    level_set: int  # of `playing.LEVEL_SETS`
-    slice_index: int
-    iteration: int
-
-    @property
-    def is_pinned(self) -> bool:
-        return False
-
-    def home(self, shape: Shape, owners: Owners, num_workers: int) -> int:
-        return self.slice_index % num_workers
-
-
-class Join(NamedTuple):
-    """Claim gradients and sums in shared memory until they are over (see `rounds.py`)."""
-
-    num_workers: int  # that may claim
-
-    @property
-    def is_pinned(self) -> bool:
-        return True
-
-
-class TakeSteps(NamedTuple):
-    """Take all optimizer steps of an update, together with the other workers (see `steps.py`)."""
+class StepsPlan(NamedTuple):
+    """What a worker must know of an update's optimizer steps besides the shared memory."""
 
     first: int  # round
-    iteration: int
     num_workers: int
     ranges: int  # of parameters, that a step is divided into
+    lanes: tuple[int, int]  # of this node: the first, and the one after the last
+    sums_lanes: bool  # False: the cluster adds them up in groups
     num_scalars: int
-
-    @property
-    def is_pinned(self) -> bool:
-        return True
+    steps_before: int  # optimizer steps of the run before this update
+    learning_rate: float
 
 
-class Apply(NamedTuple):
-    """A part of `TakeSteps`: the optimizer, or the copy of what it found, on some blocks of parameters."""
-
-    first_block: int
-    end_block: int
+def is_pinned(task: Task) -> bool:
+    return KINDS[task.kind].is_pinned
 
 
-class WarmUp(NamedTuple):
-    """Watch a random agent, for the statistics that curiosity starts with."""
-
-    slice_index: int
-
-    @property
-    def is_pinned(self) -> bool:
-        return False
-
-    def home(self, shape: Shape, owners: Owners, num_workers: int) -> int:
-        return owners[self.slice_index]
-
-
-class Later(NamedTuple):
-    """A task that gives way to every other."""
-
-    task: Collect
-
-
-Task = Open | Collect | Gradient | Reduce | Revalue | Evaluate | WarmUp
-Question = Task | Join | TakeSteps  # what is sent to a worker
+def home(task: Task, shape: Shape, owners: Owners, num_workers: int) -> int:
+    """The worker that gets a task first."""
+    numbers = KINDS[task.kind].numbers
+    if numbers == "slice":
+        return owners[task.number]
+    if numbers == "lane":
+        return owners[task.number // len(shape.lane_sizes)]
+    return task.number % num_workers

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from parallel_ppo.algorithms import ALGORITHMS, minibatches
+from parallel_ppo.algorithms import ALGORITHMS
 from parallel_ppo.algorithms.algorithm import Sampled, Statistics, differentiate
 from parallel_ppo.algorithms.augmentation import augmented
 from parallel_ppo.algorithms.drac import regularized
@@ -29,11 +29,10 @@ from parallel_ppo.policies.actor import Actor
 from parallel_ppo.policies.network import Acted, Output
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
-from parallel_ppo.workers.gradient_parts import sum_blocks
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.native_lanes import make_native_lane
-from parallel_ppo.workers.observer import Reach, unobserved
-from parallel_ppo.workers.tasks import Collect, Evaluate, Gradient, Open, Reduce, Revalue, Task, WarmUp
+from parallel_ppo.workers.observer import Probe, unobserved
+from parallel_ppo.workers.tasks import COLLECT, EVALUATE, GRADIENT, OPEN, REVALUE, WARM_UP, Lane, Task
 
 PARAMETERS = "parameters", "observation_mean", "observation_scale"
 CHECKED = {"reward": "reward of", "value": "policy's value for", "log_prob": "policy's log_prob for"}
@@ -41,8 +40,8 @@ REVALUED_ROWS = 64  # samples that are revalued as one batch
 
 
 class Worker:
-    def __init__(self, settings: Settings, spec: EnvSpec, memory: Memory, reach: Reach = unobserved) -> None:
-        self.settings, self.spec, self.memory, self.reach = settings, spec, memory, reach
+    def __init__(self, settings: Settings, spec: EnvSpec, memory: Memory, probe: Probe = unobserved) -> None:
+        self.settings, self.spec, self.memory, self.probe = settings, spec, memory, probe
         self.shape = settings.shape
         self.actor = Actor(settings, spec, *(memory.tensor(name) for name in PARAMETERS))
         self.older = self.actor  # acts with a version of the parameters that is not the newest
@@ -54,18 +53,16 @@ class Worker:
         # Of slices that could not be restored: observation and episode_start where they begin.
         self.restarted: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self.lane_views: dict[int, Any] = {}
-        self.order_cache: dict[tuple[int, int, int], np.ndarray] = {}
         self.rows = [slab.sampled_rows() for slab in memory.slabs]
         self.native_lane = make_native_lane(settings, spec, self.actor)
         self.lane_slabs = [LaneSlab(rows) for rows in self.rows] if self.native_lane else []
-        self.handlers: dict[type, Callable[[Any], bool | None]] = {
-            Open: self.open,
-            Collect: self.collect,
-            Gradient: self.gradient,
-            Reduce: self.reduce,
-            Revalue: self.revalue,
-            Evaluate: self.evaluate,
-            WarmUp: self.warm_up,
+        self.handlers: dict[str, Callable[[Task], bool | None]] = {
+            OPEN: self.open,
+            COLLECT: self.collect,
+            GRADIENT: self.gradient,
+            REVALUE: self.revalue,
+            EVALUATE: self.evaluate,
+            WARM_UP: self.warm_up,
         }
 
     @functools.cached_property
@@ -79,7 +76,7 @@ class Worker:
 
     def run(self, task: Task) -> bool:
         """Performs a task. False only for a slice that could not be restored exactly."""
-        return self.handlers[type(task)](task) is not False
+        return self.handlers[task.kind](task) is not False
 
     def close(self) -> None:
         for slice_env in self.slices.values():
@@ -91,31 +88,31 @@ class Worker:
     def columns(self, slice_index: int) -> slice:
         return slice(slice_index * self.shape.slice_envs, (slice_index + 1) * self.shape.slice_envs)
 
-    def slot_of(self, task: Open | Collect) -> int:
+    def slot_of(self, task: Task) -> int:
         """Where the task's iteration starts."""
         slot = self.memory.slot(task.iteration)
-        stamp = self.memory.state_stamp[slot, task.slice_index]
+        stamp = self.memory.state_stamp[slot, task.number]
         assert stamp == task.iteration, "the slot holds another iteration"
         return slot
 
-    def open(self, task: Open) -> bool:
-        self.reach("spawn", -1, 1)
-        env = make_slice(self.settings, task.slice_index)
-        self.slices[task.slice_index] = env
-        if task.fresh:
+    def open(self, task: Task) -> bool:
+        self.probe("spawn", -1, 1)
+        env = make_slice(self.settings, task.number)
+        self.slices[task.number] = env
+        if task.detail:
             start = np.ones(self.shape.slice_envs, bool)
-            self.publish(task.slice_index, task.iteration, carry_observation=env.reset(), carry_start=start)
+            self.publish(task.number, task.iteration, carry_observation=env.reset(), carry_start=start)
             return True
-        memory, slot, columns = self.memory, self.slot_of(task), self.columns(task.slice_index)
+        memory, slot, columns = self.memory, self.slot_of(task), self.columns(task.number)
         lengths = memory.state_length[slot, columns]
         states = [
             bytes(memory.state_bytes[slot, column, :length])
             for column, length in zip(range(columns.start, columns.stop), lengths, strict=True)
         ]
         observation, exact = env.set_state(states)
-        self.restarted.pop(task.slice_index, None)
+        self.restarted.pop(task.number, None)
         if not exact.all():  # the slot stays whole: it may still be saved, or opened again
-            self.restarted[task.slice_index] = observation, memory.carry_start[slot, columns] | ~exact
+            self.restarted[task.number] = observation, memory.carry_start[slot, columns] | ~exact
         return bool(exact.all())
 
     def publish(self, slice_index: int, iteration: int, **carried: np.ndarray) -> None:
@@ -147,27 +144,27 @@ class Worker:
         return self.older
 
     @torch.inference_mode()  # entered once: on small networks it costs as much as a layer
-    def collect(self, task: Collect) -> None:
+    def collect(self, task: Task) -> None:
         for _ in self.collecting(task):
             pass
 
-    def collecting(self, task: Collect) -> Iterator[None]:
+    def collecting(self, task: Task) -> Iterator[None]:
         """Pauses after every step, so that something more urgent can be done in between."""
-        slab, shape, columns = self.memory.slab(task.iteration), self.shape, self.columns(task.slice_index)
-        env, slot = self.slices[task.slice_index], self.slot_of(task)
-        draws = generator(self.settings.training.seed, "action", task.slice_index, task.iteration)
-        actor = self.acting(task.slice_index, task.iteration)
+        slab, shape, columns = self.memory.slab(task.iteration), self.shape, self.columns(task.number)
+        env, slot = self.slices[task.number], self.slot_of(task)
+        draws = generator(self.settings.training.seed, "action", task.number, task.iteration)
+        actor = self.acting(task.number, task.iteration)
         noise = actor.draw_noise(draws, shape.num_steps, shape.slice_envs)
         actor.refresh()
         saved = self.memory.carry_observation[slot, columns], self.memory.carry_start[slot, columns]
-        observation, start = self.restarted.pop(task.slice_index, saved)
+        observation, start = self.restarted.pop(task.number, saved)
         slab.observation[0, columns], slab.episode_start[0, columns] = observation, start
         slab.level_seed[:, columns] = slab.level_complete[:, columns] = -1  # unless a step says otherwise
         slab.truncated[:, columns] = slab.final_value[:, columns] = 0
         for t in range(shape.num_steps):
             if self.levels is not None:
                 starts = slab.episode_start[t, columns]
-                self.levels.before_step(env, task.slice_index, task.iteration, t, starts)
+                self.levels.before_step(env, task.number, task.iteration, t, starts)
             mask = env.action_mask
             if mask is not None:
                 slab.action_mask[t, columns] = mask
@@ -175,9 +172,9 @@ class Worker:
             slab.action[t, columns] = acted.action
             slab.log_prob[t, columns] = acted.log_prob
             keep_values(slab, t, columns, acted)
-            self.reach("collect", task.iteration, t)
+            self.probe("collect", task.iteration, t)
             self.step(env, actor, slab, t, columns)
-            self.memory.steps_done[task.slice_index] = t + 1
+            self.memory.steps_done[task.number] = t + 1
             yield
         if self.levels is not None:
             self.levels.after_steps(env, slab, columns)
@@ -187,8 +184,8 @@ class Worker:
         next_start = slab.episode_start[shape.num_steps, columns]
         carried = {"carry_observation": last, "carry_start": next_start}
         if self.curiosity is not None:
-            carried |= self.curiosity.reward(task.slice_index, task.iteration, slab, columns)
-        self.publish(task.slice_index, task.iteration + 1, **carried)
+            carried |= self.curiosity.reward(task.number, task.iteration, slab, columns)
+        self.publish(task.number, task.iteration + 1, **carried)
 
     def step(self, env: SliceEnv, actor: Actor, slab: Slab, t: int, columns: slice) -> None:
         try:
@@ -220,11 +217,11 @@ class Worker:
                 )
 
     @torch.inference_mode()
-    def revalue(self, task: Revalue) -> None:
+    def revalue(self, task: Task) -> None:
         """What the learner's policy says of a slice's samples that an older one collected."""
         slab, columns, steps = (
             self.memory.slab(task.iteration),
-            self.columns(task.slice_index),
+            self.columns(task.number),
             self.shape.num_steps,
         )
         actor, spec = self.actor, self.spec.action
@@ -247,36 +244,38 @@ class Worker:
 
     # --- update ---------------------------------------------------------------------------------------------
 
-    def lane_rows(self, task: Gradient) -> np.ndarray:
+    def lane_rows(self, lane: int, step: int) -> np.ndarray:
         """The rows of the slab that a lane reads."""
-        shape = self.shape
-        slice_index, number = divmod(task.lane, len(shape.lane_sizes))
-        key = (task.iteration, task.epoch, slice_index)
-        if key not in self.order_cache:
-            self.order_cache = {k: v for k, v in self.order_cache.items() if k[:2] == key[:2]}
-            order = minibatches.sample_order(
-                seed=self.settings.training.seed, slice_index=slice_index, iteration=task.iteration,
-                epoch=task.epoch, num_samples=shape.num_steps * shape.slice_envs,
-            )  # fmt: skip
-            self.order_cache[key] = minibatches.slab_rows(
-                order, slice_index=slice_index, slice_envs=shape.slice_envs, num_envs=shape.num_envs
-            )
-        first = task.minibatch * shape.slice_samples + sum(shape.lane_sizes[:number])
-        return self.order_cache[key][first : first + shape.lane_sizes[number]]
+        shape, (epoch, minibatch) = self.shape, self.shape.epoch_and_minibatch(step)
+        slice_index, number = divmod(lane, len(shape.lane_sizes))
+        first = minibatch * shape.slice_samples + sum(shape.lane_sizes[:number])
+        return self.memory.step_rows[epoch, slice_index, first : first + shape.lane_sizes[number]]
 
-    def gradient(self, task: Gradient) -> None:
-        actor, step = self.learning(task)
-        into, rows = self.gradient_views(task.lane), self.lane_rows(task)
-        gradient, statistics = self.memory.lane_gradient[task.lane], self.memory.lane_statistics[task.lane]
-        self.reach("gradient", task.iteration, task.lane, gradient)
-        actor.network.begin_step(step)
+    def lane_scalars(self, lane: int, plan: Lane) -> tuple[float, ...]:
+        actor = lane // len(self.shape.lane_sizes)
+        row = self.memory.step_scalars[actor if self.shape.num_actors else plan.step]
+        return tuple(row[: plan.num_scalars].tolist())
+
+    def gradient(self, task: Task) -> None:
+        lane, plan = task.number, task.detail
+        actor, key = self.learning(task)
+        into, rows, scalars = (
+            self.gradient_views(lane),
+            self.lane_rows(lane, plan.step),
+            self.lane_scalars(lane, plan),
+        )
+        gradient, statistics = self.memory.lane_gradient[lane], self.memory.lane_statistics[lane]
+        self.probe("gradient", task.iteration, lane, gradient)
+        actor.network.begin_step(key)
         if self.native_lane is None:
-            statistics[...] = self.differentiate(actor, task, torch.from_numpy(rows), into)
+            statistics[...] = self.differentiate(actor, task, torch.from_numpy(rows), scalars, into)
         else:
             slab = self.lane_slabs[task.iteration % len(self.rows)]
-            self.native_lane.gradient(slab, rows, task.scalars, gradient, statistics)
+            self.native_lane.gradient(slab, rows, scalars, gradient, statistics)
 
-    def differentiate(self, actor: Actor, task: Gradient, rows: torch.Tensor, into: Any) -> Statistics:
+    def differentiate(
+        self, actor: Actor, task: Task, rows: torch.Tensor, scalars: tuple[float, ...], into: Any
+    ) -> Statistics:
         network, columns = actor.network, self.rows[task.iteration % len(self.rows)]
         batch = {name: column.index_select(0, rows) for name, column in columns.items()}
         augments = self.settings.training.augmentation != "none"
@@ -286,57 +285,54 @@ class Worker:
             mask = None if mask is None else mask.repeat(2, 1)
         observation = actor.prepare(observation)
         size = self.shape.learned_together
-        sampled = Sampled(batch, task.scalars, self.spec.action, self.settings.training, size)
+        sampled = Sampled(batch, scalars, self.spec.action, self.settings.training, size)
         output = heads.masked(network.forward(observation), mask)
         find = regularized if augments else differentiate
         gradient, statistics = find(self.algorithm, network, output, sampled)
         network.backward(gradient, into)
         if self.curiosity is not None:
-            step = task.iteration, task.epoch, task.minibatch
-            statistics = self.curiosity.learn(task.lane, step, rows, statistics)
+            key = task.iteration, *self.shape.epoch_and_minibatch(task.detail.step)
+            statistics = self.curiosity.learn(task.number, key, rows, statistics)
         return statistics
 
-    def augmented(self, observation: torch.Tensor, task: Gradient) -> torch.Tensor:
-        """Drawn anew for each use of a sample; a lane's samples do not depend on who computes it."""
-        training, step = self.settings.training, (task.iteration, task.epoch, task.minibatch, task.lane)
-        draws = generator(training.seed, "augmentation", *step)
+    def augmented(self, observation: torch.Tensor, task: Task) -> torch.Tensor:
+        """Drawn anew for each use of a sample; keyed by the lane, so any worker draws the same."""
+        training = self.settings.training
+        key = (task.iteration, *self.shape.epoch_and_minibatch(task.detail.step), task.number)
+        draws = generator(training.seed, "augmentation", *key)
         return augmented(training.augmentation, observation, self.spec, draws)
 
-    def learning(self, task: Gradient) -> tuple[Actor, tuple[int, ...]]:
+    def learning(self, task: Task) -> tuple[Actor, tuple[int, ...]]:
         """The policy that a lane's loss is differentiated at, and a name for its parameters."""
-        step = task.iteration, task.epoch, task.minibatch
+        key = task.iteration, task.detail.step
         if not self.shape.num_actors:
-            return self.actor, step
-        slice_index = task.lane // len(self.shape.lane_sizes)
-        return self.acting(slice_index, task.iteration), (*step, slice_index)
+            return self.actor, key
+        slice_index = task.number // len(self.shape.lane_sizes)
+        return self.acting(slice_index, task.iteration), (*key, slice_index)
 
     def gradient_views(self, lane: int) -> Any:
-        """Made once: lanes live at fixed places."""
+        """Made once: lanes have fixed places."""
         if lane not in self.lane_views:
             vector = self.memory.tensor("lane_gradient")[lane]
-            vector.zero_()  # what lies between the parameters stays 0
+            vector.zero_()  # the gaps between parameters stay 0
             self.lane_views[lane] = self.actor.network.gradient_views(vector)
         return self.lane_views[lane]
 
-    def reduce(self, task: Reduce) -> None:
-        blocks, lanes = range(task.first_block, task.end_block), range(task.first_lane, task.end_lane)
-        sum_blocks(self.memory, self.settings, blocks, lanes)
-
     # --- other tasks ----------------------------------------------------------------------------------------
 
-    def warm_up(self, task: WarmUp) -> None:
+    def warm_up(self, task: Task) -> None:
         assert self.curiosity is not None
-        self.curiosity.warm_up(task.slice_index)
+        self.curiosity.warm_up(task.number)
 
     # --- evaluation -----------------------------------------------------------------------------------------
 
-    def evaluate(self, task: Evaluate) -> None:
+    def evaluate(self, task: Task) -> None:
         """Environments of its own, keyed randomness of its own: training cannot tell whether this ran."""
-        first = task.slice_index * playing.SLOTS
-        results = self.memory.evaluation[task.level_set, first : first + playing.SLOTS]
+        level_set, first = task.detail, task.number * playing.SLOTS
+        results = self.memory.evaluation[level_set, first : first + playing.SLOTS]
         results.fill(np.nan)
         episodes = playing.play_slice(
-            self.settings, playing.LEVEL_SETS[task.level_set], task.slice_index, task.iteration,
+            self.settings, playing.LEVEL_SETS[level_set], task.number, task.iteration,
             actor=self.actor, num_episodes=len(results),
         )  # fmt: skip
         for slot, episode in episodes:

@@ -21,7 +21,7 @@ from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import InlinePool
-from parallel_ppo.workers.tasks import Collect, Revalue
+from parallel_ppo.workers.tasks import COLLECT, REVALUE, Task
 from parallel_ppo.workers.worker import Worker
 from tests.conftest import command, small_settings
 
@@ -72,7 +72,7 @@ def test_samples_that_are_revalued_are_masked_too() -> None:
     memory = Memory(settings, spec, num_flat(Policy(settings, spec)))
     memory.parameters[:] = np.random.default_rng(2).normal(size=memory.parameters.shape)
     pool = InlinePool(Worker(settings, spec, memory), range(settings.shape.num_slices), 0)
-    pool.run([Collect(0, 0), Revalue(0, 0)])
+    pool.run([Task(COLLECT, 0, 0), Task(REVALUE, 0, 0)])
     np.testing.assert_allclose(memory.learner_log_prob[:, :8], memory.log_prob[:, :8], rtol=1e-4, atol=1e-4)
 
 

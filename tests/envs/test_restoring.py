@@ -11,7 +11,7 @@ from parallel_ppo.policies.policy import Policy
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import InlinePool
-from parallel_ppo.workers.tasks import Collect
+from parallel_ppo.workers.tasks import COLLECT, Task
 from parallel_ppo.workers.worker import Worker
 from tests.conftest import small_settings
 
@@ -39,7 +39,7 @@ def opened(state: TrainingState, spec: EnvSpec) -> InlinePool:
 
 def collect(state: TrainingState, pool: InlinePool) -> list[Episode]:
     slices = range(state.settings.shape.num_slices)
-    pool.run(Collect(index, state.counters.iteration) for index in slices)
+    pool.run(Task(COLLECT, index, state.counters.iteration) for index in slices)
     episodes = state.finish_episodes()
     state.counters.iteration += 1
     return episodes

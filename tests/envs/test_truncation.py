@@ -14,7 +14,7 @@ from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import InlinePool
-from parallel_ppo.workers.tasks import Collect
+from parallel_ppo.workers.tasks import COLLECT, Task
 from parallel_ppo.workers.worker import Worker
 
 GAMMA, LENGTH, STEPS, ENVS = 0.9, 5, 23, 4
@@ -36,7 +36,7 @@ def collected(*, is_cut: bool, value: float, gae_lambda: float, scaled: bool = F
     bind(policy, state.parameters)
     with torch.no_grad():
         policy.value_head.bias.fill_(value)
-    InlinePool(Worker(settings, spec, memory), range(settings.shape.num_slices), 0).run([Collect(0, 0)])
+    InlinePool(Worker(settings, spec, memory), range(settings.shape.num_slices), 0).run([Task(COLLECT, 0)])
     ppo.targets(memory, state.rewards.scaled(memory), settings.training)
     return memory
 

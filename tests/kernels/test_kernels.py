@@ -31,9 +31,10 @@ from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.planning import resolve_kernels
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.tasks import Gradient
+from parallel_ppo.workers.tasks import GRADIENT, Lane, Task
 from parallel_ppo.workers.worker import Worker
 from tests.kernels.networks import USABLE, make_case, native_result, needs_kernels, usual_shape
+from tests.kernels.test_native_lane import write_plan
 
 each_network = pytest.mark.parametrize("network", NETWORKS)
 
@@ -324,11 +325,12 @@ def test_a_workers_lane_gradient_is_that_of_the_plain_formulation(network: str) 
         for name in ("advantage", "target_return", "value"):
             getattr(memory, name)[:] = draws.standard_normal(getattr(memory, name).shape)
         memory.log_prob[:] = -np.log(15)
+        write_plan(worker, (0.1, 0.9, 0.2))
     for minibatch in (0, 1):
         for worker in workers.values():
             worker.memory.tensor("parameters").mul_(1 + minibatch)
             for lane in range(worker.shape.num_lanes):
-                worker.run(Gradient(lane, 0, 0, minibatch, (0.1, 0.9, 0.2)))
+                worker.run(Task(GRADIENT, lane, 0, Lane(minibatch, 3)))
         ours, plain = (workers[kernels].memory.lane_gradient for kernels in ("native", "torch"))
         scale = np.abs(plain).max()
         np.testing.assert_allclose(ours / scale, plain / scale, rtol=0, atol=2e-5)

@@ -8,8 +8,10 @@ from parallel_ppo.kernels.build import VARIANTS
 from parallel_ppo.kernels.native import available
 from parallel_ppo.policies.parameters import initialise, num_flat
 from parallel_ppo.policies.policy import Policy
+from parallel_ppo.training.optimizer_steps import epoch_order
+from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.tasks import Gradient
+from parallel_ppo.workers.tasks import GRADIENT, Lane, Task
 from parallel_ppo.workers.worker import Worker
 from tests.conftest import small_settings
 
@@ -35,6 +37,14 @@ SETTINGS = {
 }  # fmt: skip
 
 
+def write_plan(worker: Worker, scalars: tuple[float, ...]) -> None:
+    """As the coordinator writes it, with the same scalars for every minibatch."""
+    state, memory = TrainingState(worker.settings, worker.memory), worker.memory
+    for epoch in range(worker.shape.num_epochs):
+        memory.step_rows[epoch] = epoch_order(state, epoch)
+    memory.step_scalars[:, : len(scalars)] = scalars
+
+
 def filled(action: ActionSpec, **flags: object) -> Worker:
     """With ratios inside, at and outside of the clip, and values on both sides of theirs."""
     settings = small_settings(training__kernels="native", **{"training__clip_value_loss": False, **flags})
@@ -53,6 +63,7 @@ def filled(action: ActionSpec, **flags: object) -> Worker:
     memory.log_prob[:] = draws.uniform(-4, 0, memory.log_prob.shape)
     if worker.actor.policy.log_std is not None:
         worker.actor.policy.log_std.data.uniform_(-1, 1)
+    write_plan(worker, (0.1, 0.9, 0.2))
     return worker
 
 
@@ -62,7 +73,7 @@ def both(worker: Worker, minibatch: int) -> list[tuple[np.ndarray, np.ndarray]]:
     assert kept is not None
     for worker.native_lane in (kept, None):
         for lane in range(worker.shape.num_lanes):
-            worker.run(Gradient(lane, 0, 0, minibatch, (0.1, 0.9, 0.2)))
+            worker.run(Task(GRADIENT, lane, 0, Lane(minibatch, 3)))
         found.append((memory.lane_gradient.copy(), memory.lane_statistics.copy()))
     worker.native_lane = kept
     return found

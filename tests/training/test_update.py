@@ -22,7 +22,7 @@ from parallel_ppo.training.state import TrainingState
 from parallel_ppo.training.update import learn
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import InlinePool
-from parallel_ppo.workers.tasks import Collect
+from parallel_ppo.workers.tasks import COLLECT, Task
 from parallel_ppo.workers.worker import Worker
 from tests.conftest import small_settings
 
@@ -37,7 +37,7 @@ def collected(settings: Settings) -> tuple[TrainingState, InlinePool, Policy]:
     bind(policy, state.parameters)
     initialise(policy, state.parameters, settings.training.seed)
     pool = InlinePool(Worker(settings, spec, memory), range(settings.shape.num_slices), 0)
-    pool.run(Collect(index, 0) for index in range(settings.shape.num_slices))
+    pool.run(Task(COLLECT, index, 0) for index in range(settings.shape.num_slices))
     return state, pool, policy
 
 
@@ -187,7 +187,7 @@ def learned(settings: Settings, iterations: int) -> tuple[torch.Tensor, torch.Te
     start = state.parameters.clone()
     for iteration in range(iterations):
         if iteration:
-            pool.run(Collect(index, iteration) for index in range(settings.shape.num_slices))
+            pool.run(Task(COLLECT, index, iteration) for index in range(settings.shape.num_slices))
         learn(state, pool, NoCluster(settings.shape), Schedules(7e-4, 0.2), Timeline())
         state.counters.iteration += 1
     pool.close()
@@ -274,7 +274,7 @@ def test_a2c_learns_what_the_published_code_learns() -> None:
     start = state.parameters.clone()
     for iteration in range(20):
         if iteration:
-            pool.run(Collect(index, iteration) for index in range(settings.shape.num_slices))
+            pool.run(Task(COLLECT, index, iteration) for index in range(settings.shape.num_slices))
         slab = state.memory.slab(iteration)
         cut += int(slab.truncated.sum())
         published_step(theirs, optimizer, slab, settings.training)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from parallel_ppo.workers.process_pool import ProcessPool
-from parallel_ppo.workers.tasks import Collect, Gradient, Task
+from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Lane, Task
 from parallel_ppo.workers.worker_handle import WorkerHandle
 
 
@@ -41,7 +41,7 @@ def simulate(queues: list[list[Task]], seconds: list[float]) -> list[list[Task]]
 
 
 def lanes(*numbers: int) -> list[Task]:
-    return [Gradient(lane, 0, 0, 0, ()) for lane in numbers]
+    return [Task(GRADIENT, lane, 0, Lane(0, 3)) for lane in numbers]
 
 
 def test_equal_workers_keep_their_own_lanes() -> None:
@@ -60,5 +60,5 @@ def test_the_last_lanes_go_to_whoever_is_idle(slow: float) -> None:
 
 
 def test_environments_stay_where_they_are() -> None:
-    collects: list[list[Task]] = [[Collect(0, 0)], [Collect(1, 0), Collect(2, 0), Collect(3, 0)]]
+    collects: list[list[Task]] = [[Task(COLLECT, 0)], [Task(COLLECT, index) for index in (1, 2, 3)]]
     assert simulate(collects, [1.0, 5.0]) == collects

@@ -1,11 +1,12 @@
-"""Optimizer steps that workers take by themselves: the bits of the coordinator's own, whoever is killed, when,
-and in the middle of what.
+"""Optimizer steps that workers take by themselves: they have the bits of the coordinator's, and deaths at any
+moment change nothing.
 """
 
 import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
@@ -20,13 +21,11 @@ from parallel_ppo.exits import NumbersError
 from parallel_ppo.kernels import steps as kernel
 from parallel_ppo.kernels.native import available
 from parallel_ppo.records.timeline import Timeline
-from parallel_ppo.training.optimizer_steps import _epoch_order
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.training.update import Learned, learn
-from parallel_ppo.workers import native_parts
-from parallel_ppo.workers.observer import Reach, unobserved
-from parallel_ppo.workers.steps import Steps, StepTaker
-from parallel_ppo.workers.tasks import Apply, Gradient, Reduce, TakeSteps
+from parallel_ppo.workers.observer import Probe, unobserved
+from parallel_ppo.workers.optimizer_steps import Steps, StepTaker
+from parallel_ppo.workers.tasks import GRADIENT, Lane, Task
 from parallel_ppo.workers.worker import Worker
 from tests.conftest import small_settings
 from tests.kernels.test_native_lane import filled
@@ -42,7 +41,8 @@ LEARNED = "parameters", "first_moment", "second_moment", "step_results"
 
 
 def updated(by_workers: bool, spoil: Callable[[TrainingState], None], **flags: Any) -> tuple[Any, ...]:
-    settings = small_settings(training__kernels="native", env__slice_envs=4, **flags)
+    flags = {"training__kernels": "native", "env__slice_envs": 4, **flags}
+    settings = small_settings(**flags)
     state, pool, _ = collected(settings)
     assert pool.steps is not None
     if not by_workers:
@@ -52,7 +52,7 @@ def updated(by_workers: bool, spoil: Callable[[TrainingState], None], **flags: A
     try:
         result = learn(state, pool, NoCluster(settings.shape), SCHEDULES, Timeline())
         columns: Any = result.columns
-        tasks = [span.task for span in result.spans if isinstance(span.task, Gradient)]
+        tasks = [span.task for span in result.spans if span.task.kind == GRADIENT]
     except NumbersError as error:
         columns, tasks = str(error), []
     vectors = [
@@ -67,7 +67,12 @@ CASES: dict[str, dict[str, Any]] = {
     "stopped by the divergence": {"training__target_kl": 1e-5, "training__n_epochs": 6},
     "odd lanes": {"training__lane_samples": 7, "training__max_grad_norm": 0.01},
     "many parameters": {"training__hidden_sizes": [256, 256], "training__max_grad_norm": 0.01},
-}
+    "torch": {"training__kernels": "torch", "training__hidden_sizes": [256, 256]},
+    "a2c with RMSprop": {"training__algorithm": "a2c", "training__optimizer": "rmsprop_tf",
+                         "training__n_epochs": 1, "training__batch_size": 256},
+    "RND": {"curiosity__kind": "rnd", "training__max_grad_norm": 0.01},
+    "RND, torch": {"curiosity__kind": "rnd", "training__kernels": "torch"},
+}  # fmt: skip
 
 
 def nothing(state: TrainingState) -> None:
@@ -99,15 +104,13 @@ def test_a_gradient_that_is_not_finite_is_never_applied(flags: dict[str, Any]) -
     assert "epoch 0, minibatch" in ours[1] and "environments 8 to 11" in ours[1]
 
 
-def test_a_vector_too_large_to_be_kept_twice_is_stepped_by_the_coordinator(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(native_parts, "MOST_STEPPED", 100)
-    _, pool, _ = collected(small_settings(training__kernels="native"))
-    assert pool.steps is None
-
-
 # --- several processes ----------------------------------------------------------------------------------------
+
+
+def finish(taker: StepTaker, task: Task, index: int) -> None:
+    taker.begin(task, index)
+    while taker.go_on(task) != kernel.OVER:
+        pass
 
 
 class Crew:
@@ -115,12 +118,9 @@ class Crew:
 
     def __init__(self, worker: Worker) -> None:
         self.worker, self.memory = worker, worker.memory
-        self.steps = Steps(worker.settings, worker.memory, NUM_WORKERS)
+        self.steps = Steps(worker.settings, worker.memory, NUM_WORKERS, range(worker.shape.num_slices))
         self.view = self.steps.view
-        state = TrainingState(worker.settings, worker.memory)
-        for epoch in range(worker.shape.num_epochs):
-            self.memory.step_rows[epoch] = _epoch_order(state, epoch)
-        self.memory.step_scalars[:, :3] = 0.1, 0.9, 0.2
+        TrainingState(worker.settings, worker.memory)
         self.memory.step_rates[:] = 1e-3, 1.1
         self.start_state = {name: getattr(self.memory, name).copy() for name in LEARNED}
         self.pids: list[int] = []
@@ -135,25 +135,22 @@ class Crew:
     def alone(self) -> list[np.ndarray]:
         """What one process learns without a fault."""
         self.reset()
-        task = self.steps.open(0, 3)._replace(num_workers=1)
-        taker = StepTaker(self.worker)
-        taker.begin(task, 0)
-        while taker.go_on(task):
-            pass
+        task = self.open()
+        finish(StepTaker(self.worker), task._replace(detail=task.detail._replace(num_workers=1)), 0)
         return self.learned()
 
-    def start(self, task: TakeSteps, index: int, reach: Reach = unobserved) -> int:
+    def open(self) -> Task:
+        return self.steps.open(0, num_scalars=3, learning_rate=1e-3)
+
+    def start(self, task: Task, index: int, probe: Probe = unobserved) -> int:
         pid = os.fork()
         if pid == 0:
-            self.worker.reach = reach
-            taker = StepTaker(self.worker)
-            taker.begin(task, index)
-            while taker.go_on(task):
-                pass
+            self.worker.probe = probe
+            finish(StepTaker(self.worker), task, index)
             os._exit(0)
         return pid
 
-    def replace(self, task: TakeSteps, index: int) -> None:
+    def replace(self, task: Task, index: int) -> None:
         os.kill(self.pids[index], signal.SIGKILL)
         os.waitpid(self.pids[index], 0)
         self.steps.free(index)
@@ -191,7 +188,7 @@ def test_every_step_is_taken_once_whoever_is_killed_and_when() -> None:
     try:
         for _ in range(25):
             workers.reset()
-            task = workers.steps.open(0, 3)
+            task = workers.open()
             workers.pids = [workers.start(task, index) for index in range(NUM_WORKERS)]
             deadline = time.monotonic() + 60
             while not workers.steps.is_over():
@@ -209,7 +206,7 @@ def test_every_step_is_taken_once_whoever_is_killed_and_when() -> None:
 
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("ranges", [1, 3])
-@pytest.mark.parametrize("phase", ["gradient", "hand-over", "sum", "adam", "copy", "counted"])
+@pytest.mark.parametrize("phase", ["gradient", "hand-over", "sum", "optimizer", "copy", "counted"])
 def test_who_dies_in_the_middle_of_a_stage_leaves_nothing_behind(phase: str, ranges: int) -> None:
     workers = crew(training__hidden_sizes=[128, 128])
     workers.view.ranges = ranges
@@ -224,7 +221,7 @@ def test_who_dies_in_the_middle_of_a_stage_leaves_nothing_behind(phase: str, ran
             os.kill(os.getpid(), signal.SIGKILL)
 
     workers.reset()
-    task, deaths = workers.steps.open(0, 3), 0
+    task, deaths = workers.open(), 0
     workers.pids = [workers.start(task, index, dies) for index in range(NUM_WORKERS)]
     try:
         while not workers.steps.is_over():
@@ -242,33 +239,30 @@ def test_who_dies_in_the_middle_of_a_stage_leaves_nothing_behind(phase: str, ran
 def test_what_was_done_is_told_by_whom_and_when() -> None:
     workers = crew()
     workers.alone()
-    task = workers.steps.open(7, 3)
-    taker = StepTaker(workers.worker)
-    taker.begin(task, 2)
-    while taker.go_on(task):
-        pass
+    task = workers.steps.open(7, num_scalars=3)
+    finish(StepTaker(workers.worker), task, 2)
     spans, steps = workers.steps.spans(task), workers.view.steps
     assert {span.worker for span in spans} == {2}
-    kinds = [sum(isinstance(span.task, kind) for span in spans) for kind in (Gradient, Reduce, Apply)]
-    assert kinds == [steps * workers.view.lanes, steps, 2 * steps]
-    lane = next(span.task for span in spans if isinstance(span.task, Gradient))
-    assert lane == Gradient(0, 7, 0, 0, (0.1, 0.9, 0.2))
+    kinds = Counter(span.task.kind for span in spans)
+    lanes = steps * workers.view.lanes
+    assert kinds == {GRADIENT: lanes, "sum": steps, "optimizer": steps, "copy": steps}
+    assert spans[0].task == Task(GRADIENT, 0, 7, Lane(0, 3))
     ends = sorted((span.started, span.ended) for span in spans)
     assert all(first[1] <= second[0] for first, second in pairwise(ends))
 
 
 def test_a_worker_that_claims_nothing_while_there_is_something_makes_no_progress() -> None:
     workers = crew()
-    task = workers.steps.open(0, 3)
+    task = workers.open()
     assert workers.steps.progress(0) == workers.steps.progress(0)
     taker = StepTaker(workers.worker)
-    taker.view.asks = True
+    taker.is_observed = True
     taker.begin(task, 1)
     for _ in range(workers.view.lanes):
         assert taker.library.steps_take_part(taker.address, 1) >= 0
     assert workers.steps.progress(0) != workers.steps.progress(0)  # nothing is left for it
     assert workers.steps.progress(1) == workers.steps.progress(1)  # it holds them all
-    assert taker.library.steps_take_part(taker.address, 1) == kernel.NOTHING
+    assert taker.library.steps_take_part(taker.address, 0) == kernel.NOTHING
     workers.steps.free(1)
     assert workers.steps.progress(0) == workers.steps.progress(0)
 
@@ -282,8 +276,8 @@ def test_a_death_before_the_first_update_takes_nothing_away_from_it() -> None:
 
 def test_a_question_of_an_earlier_update_is_over() -> None:
     workers = crew()
-    earlier = workers.steps.open(0, 3)
-    workers.steps.open(1, 3)
+    earlier = workers.open()
+    workers.open()
     taker = StepTaker(workers.worker)
     taker.begin(earlier, 0)
-    assert not taker.go_on(earlier)
+    assert taker.go_on(earlier) == kernel.OVER

@@ -1,0 +1,252 @@
+"""The optimizer steps of an update: workers claim lanes, add them up, judge the norm, run the optimizer and go
+on with the next minibatch (`kernels/steps.c`). One question for the whole update, one answer.
+
+A stage that C cannot perform for these settings is performed here. With a lag, a worker that finds no item
+collects meanwhile. A3C takes its steps in turn, and without a C library nothing can be claimed: then the
+coordinator adds up and steps (`training/optimizer_steps.py`).
+"""
+
+import ctypes
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from parallel_ppo.algorithms.optimizers import ADAM_BETAS
+from parallel_ppo.kernels import steps as kernel
+from parallel_ppo.memory.arrays import BLOCK
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.workers.gradient_parts import StepNumbers, step_blocks, sum_blocks
+from parallel_ppo.workers.memory import Memory
+from parallel_ppo.workers.observer import unobserved
+from parallel_ppo.workers.span import Span
+from parallel_ppo.workers.tasks import GRADIENT, TAKE_STEPS, Lane, StepsPlan, Task
+from parallel_ppo.workers.worker import Worker
+
+PATIENCE = 1000  # milliseconds after which a waiting worker looks up
+RANGE_ADDITIONS = 1 << 21  # fewer are not worth another range
+STAGE_NAMES = {kernel.SUM: "sum", kernel.OPTIMIZER: "optimizer", kernel.COPY: "copy"}
+LEARNED = "parameters", "first_moment", "second_moment"
+
+
+def make_steps(settings: Settings, memory: Memory, num_workers: int, slices: range) -> "Steps | None":
+    """None if the coordinator takes the steps."""
+    if settings.shape.num_actors or kernel.load_steps() is None:
+        return None
+    return Steps(settings, memory, num_workers, slices)
+
+
+def _library() -> ctypes.CDLL:
+    library = kernel.load_steps()
+    assert library is not None, "the coordinator has the C library and this process has not"
+    return library
+
+
+def _view(settings: Settings, memory: Memory) -> kernel.StepsView:
+    training, shape = settings.training, settings.shape
+    sizes = np.array(shape.lane_sizes, np.int64)
+    target_kl = training.target_kl
+    arrays = {
+        "header": memory.step_header, "futex": memory.step_futex, "claims": memory.step_claims,
+        "lane_gradients": memory.lane_gradient, "lane_statistics": memory.lane_statistics,
+        "gradient": memory.gradient, "squares": memory.gradient_squares, "parameters_now": memory.parameters,
+        "first_now": memory.first_moment, "second_now": memory.second_moment,
+        "parameters_next": memory.stepped[0], "first_next": memory.stepped[1],
+        "second_next": memory.stepped[2], "scalars": memory.step_scalars, "rates": memory.step_rates,
+        "results": memory.step_results, "times": memory.step_times, "rows": memory.step_rows,
+        "lane_sizes": sizes,
+    }  # fmt: skip
+    view = kernel.StepsView(
+        **{name: array.ctypes.data for name, array in arrays.items()},
+        parameters=len(memory.parameters), policy_blocks=-(-memory.policy_end // BLOCK),
+        num_scalars=memory.step_scalars.shape[1], steps=len(memory.step_rates), all_lanes=shape.num_lanes,
+        lanes_of_slice=len(sizes), slices=shape.num_slices, samples=memory.step_rows.shape[2],
+        minibatches=shape.num_minibatches, slice_samples=shape.slice_samples,
+        max_norm=training.max_grad_norm, target_kl=target_kl or 0.0, batch_size=shape.batch_size,
+        beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], epsilon=training.adam_eps,
+        has_target=target_kl is not None, has_exchange=settings.cluster.nnodes > 1,
+    )  # fmt: skip
+    view.kept = sizes  # as long as the view
+    return view
+
+
+class Steps:
+    """The coordinator's side."""
+
+    def __init__(self, settings: Settings, memory: Memory, num_workers: int, slices: range) -> None:
+        self.settings, self.memory, self.num_workers = settings, memory, num_workers
+        self.library, self.view = _library(), _view(settings, memory)
+        self.address, per_slice = ctypes.addressof(self.view), len(settings.shape.lane_sizes)
+        self.lanes = range(slices.start * per_slice, slices.stop * per_slice)
+        self.view.first_lane, self.view.lanes = self.lanes.start, len(self.lanes)
+        blocks, additions = len(memory.gradient_squares), len(self.lanes) * len(memory.parameters)
+        self.view.ranges = max(1, min(num_workers, blocks, additions // RANGE_ADDITIONS))
+        self.view.first = self.end = 1  # earlier rounds are those of memory that no process has touched
+        memory.lane_gradient[self.lanes.start : self.lanes.stop] = 0  # the gaps between parameters stay 0
+
+    def open(
+        self,
+        iteration: int,
+        *,
+        num_scalars: int,
+        sums_lanes: bool = True,
+        steps_before: int = 0,
+        learning_rate: float = 0.0,
+    ) -> Task:
+        """Rows, scalars and rates are written. Returns what each worker is asked."""
+        view, memory = self.view, self.memory
+        memory.step_results[:, -1] = np.nan
+        memory.step_times[:, 2] = -1
+        view.first, self.end = self.end, self.end + kernel.NUM_STAGES * view.steps
+        self.library.steps_open(self.address)
+        lanes = self.lanes.start, self.lanes.stop
+        plan = StepsPlan(
+            view.first, self.num_workers, view.ranges, lanes, sums_lanes, num_scalars, steps_before,
+            learning_rate,
+        )  # fmt: skip
+        return Task(TAKE_STEPS, 0, iteration, plan)
+
+    def is_over(self) -> bool:
+        return int(self.memory.step_header[0]) >= self.end
+
+    def awaits_exchange(self) -> bool:
+        """The sums of this node are there; those of the others are missing."""
+        return self.library.steps_awaits_exchange(self.address)
+
+    def finish_exchange(self) -> None:
+        self.library.steps_exchanged(self.address)
+
+    def free(self, worker: int) -> None:
+        """Items that this worker, confirmed dead, has claimed and not done may be claimed again."""
+        self.library.steps_free(self.address, worker)
+
+    def progress(self, worker: int) -> object:
+        """Changes on every call while the worker makes progress, or has nothing to do."""
+        number = int(self.memory.step_header[0])
+        stage = (number - self.view.first) % kernel.NUM_STAGES
+        claims = self.memory.step_claims[: self.view.lanes if stage == kernel.LANES else self.view.ranges]
+        held = np.flatnonzero(claims == (number << kernel.ITEM_BITS | worker << 1)).tolist()
+        is_idle = stage == kernel.EXCHANGE or bool(np.all(claims >> kernel.ITEM_BITS >= number))
+        if not self.is_over() and not held and is_idle:
+            return time.monotonic()
+        return number, held
+
+    @property
+    def times(self) -> np.ndarray:
+        """[steps, items, TIMES] of the last update; the holder of an item that was not needed is -1."""
+        steps, items = self.view.steps, self.view.lanes + 3 * self.view.ranges
+        return self.memory.step_times[: steps * items].reshape(steps, items, kernel.TIMES)
+
+    def longest_lane(self) -> float:
+        began, ended, worker = np.moveaxis(self.times[:, : self.view.lanes], 2, 0)
+        return float(np.max((ended - began)[worker >= 0], initial=0.0))
+
+    def spans(self, task: Task) -> list[Span]:
+        """Who did what in the steps that are over."""
+        times = self.times
+        step, place = np.nonzero(times[:, :, 2] >= 0)
+        began, ended, worker = times[step, place].T.tolist()
+        tasks = self._items(task, step.tolist(), place.tolist())
+        return [
+            Span(int(who), what, first, last)
+            for who, what, first, last in zip(worker, tasks, began, ended, strict=True)
+        ]
+
+    def _items(self, task: Task, steps: Sequence[int], places: Sequence[int]) -> Iterator[Task]:
+        names = list(STAGE_NAMES.values())
+        for step, place in zip(steps, places, strict=True):
+            lane = Lane(step, task.detail.num_scalars)
+            if place < self.view.lanes:
+                yield Task(GRADIENT, self.lanes.start + place, task.iteration, lane)
+            else:
+                stage, number = divmod(place - self.view.lanes, self.view.ranges)
+                yield Task(names[stage], number, task.iteration, lane)
+
+
+class StepTaker:
+    """A worker's side. If every moment is observed, each item is done from here instead of in C."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker, self.memory, self.settings = worker, worker.memory, worker.settings
+        self.library, self.view = _library(), _view(worker.settings, worker.memory)
+        self.address = ctypes.addressof(self.view)
+        self.is_observed = worker.probe is not unobserved
+        if worker.native_lane is not None:
+            self.view.lane = worker.native_lane.address
+        self.vectors = tuple(self.memory.tensor("stepped"))
+        self.native = self._native_stages()
+
+    def _native_stages(self) -> set[int]:
+        """Those that C performs. It follows from the settings: native and torch sums of squares differ."""
+        training, stages = self.settings.training, {kernel.COPY}
+        if self.worker.native_lane is not None:
+            stages.add(kernel.LANES)
+        if training.kernels == "native" and not self.settings.curiosity.is_curious:
+            stages.add(kernel.SUM)
+            if training.optimizer == "adam":
+                stages.add(kernel.OPTIMIZER)
+        return stages
+
+    def begin(self, task: Task, index: int) -> None:
+        view, plan = self.view, task.detail
+        view.first, view.ranges, view.holders, view.holder = plan.first, plan.ranges, plan.num_workers, index
+        view.first_lane, view.lanes = plan.lanes[0], plan.lanes[1] - plan.lanes[0]
+        view.packed_step, view.spin_seconds, view.opened_exchange = -1, kernel.MOST_SPIN, 0
+        by_python = {
+            stage for stage in range(kernel.NUM_STAGES) if self.is_observed or stage not in self.native
+        }
+        if not plan.sums_lanes:
+            by_python.add(kernel.SUM)
+        view.python_stages = sum(1 << stage for stage in by_python)
+        if self.worker.native_lane is not None:
+            slabs = self.worker.lane_slabs
+            view.slab = slabs[task.iteration % len(slabs)].address
+
+    def go_on(self, task: Task, *, waits: bool = True) -> int:
+        """For a while. Returns OVER, AGAIN, EXCHANGE_OPENED, or NOTHING if it should not wait for an item."""
+        item = self.library.steps_take_part(self.address, PATIENCE if waits else 0)
+        if item < 0:
+            return item
+        self._perform(task, item)
+        self.library.steps_finish(self.address, item)
+        self.worker.probe("counted", task.iteration)
+        return kernel.AGAIN
+
+    def _perform(self, task: Task, item: int) -> None:
+        plan, worker = task.detail, self.worker
+        step, stage = divmod(self.view.round - self.view.first, kernel.NUM_STAGES)
+        if stage == kernel.LANES:
+            lane = Lane(step, plan.num_scalars)
+            worker.run(Task(GRADIENT, self.view.first_lane + item, task.iteration, lane))
+            worker.probe("hand-over", task.iteration, 1)
+            return
+        number = len(self.memory.gradient_squares)
+        blocks = range(item * number // plan.ranges, (item + 1) * number // plan.ranges)
+        if self.is_observed:
+            written = {
+                kernel.SUM: self.memory.gradient,
+                kernel.OPTIMIZER: self.memory.stepped[0],
+                kernel.COPY: self.memory.parameters,
+            }[stage]
+            span = slice(blocks.start * BLOCK, blocks.stop * BLOCK)
+            worker.probe(STAGE_NAMES[stage], task.iteration, step, written[span])
+        if stage == kernel.SUM and not plan.sums_lanes:
+            return
+        if stage in self.native:
+            self.library.steps_perform(self.address, item)
+        elif stage == kernel.SUM:
+            sum_blocks(self.memory, self.settings, blocks, range(*plan.lanes))
+        else:
+            self._step(plan, step, item, blocks)
+
+    def _step(self, plan: StepsPlan, step: int, item: int, blocks: range) -> None:
+        """The optimizer, on some blocks, into scratch."""
+        result = np.empty(self.memory.step_results.shape[1])
+        if not self.library.steps_judge(self.address, item, result.ctypes.data):
+            return
+        span = slice(blocks.start * BLOCK, blocks.stop * BLOCK)
+        for vector, name in zip(self.vectors, LEARNED, strict=True):
+            vector[span] = self.memory.tensor(name)[span]
+        norms = float(result[-3]), float(result[-2])
+        numbers = StepNumbers(plan.steps_before + step + 1, plan.learning_rate, *norms)
+        step_blocks(self.memory, self.settings, blocks, self.vectors, numbers)
