@@ -27,11 +27,11 @@ from torch.nn import functional
 from benchmarks.plain_trunks import draw_parameters, plain_trunk
 from parallel_ppo.arguments import Parser, positive, run
 from parallel_ppo.exits import InputError
+from parallel_ppo.kernels.api import available
 from parallel_ppo.kernels.choice import NETWORKS, unsuitable
 from parallel_ppo.kernels.native import (
     IMPALA_WIDTHS,
     NativeTrunk,
-    available,
     parameter_shapes,
     pointers_to,
 )

@@ -1,9 +1,9 @@
 /* The action and the value head of a few samples, with the choice of a categorical action: on a slice's few rows, a call costs more than its
  * arithmetic. As `heads.act` behind two linear layers.
  */
+#include "api.h"
 #include "heads.h"
 
-/* features [samples][num_features], draws and action [samples][components]; logits is scratch for one sample. */
 void heads_act(const float *features, int samples, int num_features, const float *action_weight, const float *action_bias,
                const float *value_weight, const float *value_bias, int components, const int *sizes, const float *draws, float *logits,
                float *action, float *log_prob, float *value) {

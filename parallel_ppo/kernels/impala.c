@@ -61,13 +61,36 @@ OPENING(opening_other, g->tiled[block - 1], g->size[block - 1], g->width[block -
 /* Whether a level's images are of this size, and whether the factor is 1. */
 static int has_size(const geometry *g, int level, int size) { return g->size[level] == size && g->width[0] == 16; }
 
-#define CHOOSE_RESIDUAL(suffix)                                                                                                           \
-    (has_size(g, level, 32) && level == 0  ? residual_32##suffix                                                                          \
-     : has_size(g, level, 16) && level == 1 ? residual_16##suffix                                                                         \
-     : has_size(g, level, 8) && level == 2  ? residual_8##suffix                                                                          \
-                                            : residual_other##suffix)
-#define CHOOSE_OPENING(suffix)                                                                                                            \
-    (has_size(g, 0, 32) ? (block == 1 ? opening_32##suffix : opening_16##suffix) : opening_other##suffix)
+typedef void residual_function(const geometry *, int, int, const float *, int, const float *, const float *, float *, float *, float *);
+typedef void residual_backward_function(const geometry *, int, int, const float *, int, const float *, const float *, float *, float *, float *,
+                                        float *);
+typedef void opening_function(const geometry *, int, const float *, const float *, const float *, float *, float *, float *, uint8_t *, float *);
+typedef void opening_backward_function(const geometry *, int, const float *, const float *, const float *, const uint8_t *, float *, float *,
+                                       float *, float *, float *);
+
+/* Which of the residual functions fits a level: 0 to 2 for Procgen's sizes, 3 for all others. */
+static int residual_choice(const geometry *g, int level) { return has_size(g, level, 32 >> level) ? level : 3; }
+
+static residual_function *residual_of(const geometry *g, int level) {
+    static residual_function *const functions[] = {residual_32, residual_16, residual_8, residual_other};
+    return functions[residual_choice(g, level)];
+}
+
+static residual_backward_function *residual_backward_of(const geometry *g, int level) {
+    static residual_backward_function *const functions[] = {residual_32_backward, residual_16_backward, residual_8_backward,
+                                                            residual_other_backward};
+    return functions[residual_choice(g, level)];
+}
+
+static opening_function *opening_of(const geometry *g, int block) {
+    if (!has_size(g, 0, 32)) return opening_other;
+    return block == 1 ? opening_32 : opening_16;
+}
+
+static opening_backward_function *opening_backward_of(const geometry *g, int block) {
+    if (!has_size(g, 0, 32)) return opening_other_backward;
+    return block == 1 ? opening_32_backward : opening_16_backward;
+}
 
 NOINLINE void stem(const geometry *g, const uint8_t *pixels, const float *w, const float *bias, const scratch_space *t, float *skip,
                    float *positive, uint8_t *index) {
@@ -112,8 +135,7 @@ static void residual(const network *n, int layer, int images, size_t at, const f
     const int level = layer / 5, i = (layer % 5 - 1) / 2, second = (layer % 5 - 1) % 2;
     const size_t o = at * g->padded_floats[level];
     float *in = (second ? n->s.h : n->s.r)[level][i], *out = second ? (i ? n->s.result[level] : n->s.r[level][1]) : n->s.h[level][i];
-    CHOOSE_RESIDUAL()
-    (g, level, images, in + o, !second ? STORE_RELU : i ? STORE_SUM : STORE_SUM_RELU, packed + offset_of(g, layer), parameters[2 * layer + 1],
+    residual_of(g, level)(g, level, images, in + o, !second ? STORE_RELU : i ? STORE_SUM : STORE_SUM_RELU, packed + offset_of(g, layer), parameters[2 * layer + 1],
      n->t.gradient[level], out + o, n->t.winograd);
 }
 
@@ -123,8 +145,7 @@ static void residual_gradient(const network *n, int layer, int images, size_t at
     const float *in = (second ? n->s.h : n->s.r)[level][i] + at * g->padded_floats[level];
     float *gradient = n->t.gradient[level], *hidden = n->t.hidden[level];
     const size_t o = offset_of(g, layer);
-    CHOOSE_RESIDUAL(_backward)
-    (g, level, images, in, second ? GRAD_MASK : GRAD_MASK_ADD, transposed + o, second ? gradient : hidden, n->t.du + o,
+    residual_backward_of(g, level)(g, level, images, in, second ? GRAD_MASK : GRAD_MASK_ADD, transposed + o, second ? gradient : hidden, n->t.du + o,
      n->t.db + layer * g->width[2], second ? hidden : gradient, n->t.winograd);
 }
 
@@ -135,8 +156,7 @@ static void opening(const network *n, int block, size_t at, int slot, const uint
     uint8_t *index = n->s.index[block] + at * g->floats[block];
     if (block == 0) stem(g, picture, packed, parameters[1], &n->t, skip, positive, index);
     else
-        CHOOSE_OPENING()
-        (g, block, n->s.result[block - 1] + at * g->padded_floats[block - 1], packed + offset_of(g, 5 * block), parameters[10 * block + 1],
+        opening_of(g, block)(g, block, n->s.result[block - 1] + at * g->padded_floats[block - 1], packed + offset_of(g, 5 * block), parameters[10 * block + 1],
          n->t.unpooled[block - 1], skip, positive, index, n->t.winograd);
 }
 
@@ -148,8 +168,7 @@ static void opening_gradient(const network *n, int block, size_t at, int slot, i
     const size_t o = offset_of(g, 5 * block);
     if (block == 0) stem_gradient(g, picture, gradient, index, &n->t);
     else
-        CHOOSE_OPENING(_backward)
-        (g, block, n->s.result[block - 1] + at * g->padded_floats[block - 1], transposed + o, gradient, index, n->t.opened[block - 1],
+        opening_backward_of(g, block)(g, block, n->s.result[block - 1] + at * g->padded_floats[block - 1], transposed + o, gradient, index, n->t.opened[block - 1],
          n->t.du + o, n->t.db + 5 * block * g->width[2], n->t.gradient[block - 1] + below * g->floats[block - 1], n->t.winograd);
 }
 
@@ -175,24 +194,24 @@ static void flatten_backward(const geometry *g, const float *x, const float *dfl
         }
 }
 
-/* ---- what Python calls ---- */
+/* ---- the functions of api.h ---- */
 
-size_t impala_packed_floats(const network_shape *shape) {
+static size_t packed_floats(const network_shape *shape) {
     const geometry g = measure(shape);
     return 2 * offset_of(&g, LAYERS);
 }
-size_t impala_saved_floats(const network_shape *shape, int samples, int keep) { return network_at(shape, samples, keep, 0, 0).s.count; }
-size_t impala_scratch_floats(const network_shape *shape, int samples) { return network_at(shape, samples, 0, 0, 0).t.count; }
+static size_t saved_floats(const network_shape *shape, int samples, int keep) { return network_at(shape, samples, keep, 0, 0).s.count; }
+static size_t scratch_floats(const network_shape *shape, int samples) { return network_at(shape, samples, 0, 0, 0).t.count; }
 
 /* `scratch` is zero before. */
-void impala_prepare_scratch(const network_shape *shape, float *scratch, int samples) {
+static void prepare_scratch(const network_shape *shape, float *scratch, int samples) {
     const network n = network_at(shape, samples, 0, 0, scratch);
     fill_unpooled(n.t.rows, 4 * stem_row_floats(n.g.side, n.g.width[0]));
     for (int block = 1; block < 3; block++) fill_unpooled(n.t.unpooled[block - 1], unpooled_floats(&n.g, block));
 }
 
 /* First all weights for the forward pass, then (with `backward`) all transposed. */
-void impala_pack(const network_shape *shape, const_pointers parameters, int backward, float *packed, float *scratch) {
+static void pack(const network_shape *shape, const_pointers parameters, int backward, float *packed, float *scratch) {
     const network n = network_at(shape, 0, 0, 0, scratch);
     const geometry *g = &n.g;
     pack_stem(parameters[0], g->channels, g->width[0], packed);
@@ -203,7 +222,7 @@ void impala_pack(const network_shape *shape, const_pointers parameters, int back
 }
 
 /* `place` and `scratch` have zero borders (fresh memory, or used by nothing but these functions with the same sizes). */
-void impala_forward(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed, int keep,
+static void forward(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed, int keep,
                     float *place, float *scratch, float *features) {
     const network n = network_at(shape, samples, keep, place, scratch);
     const size_t picture = (size_t)n.g.side * n.g.side * n.g.channels;
@@ -221,19 +240,19 @@ void impala_forward(const network_shape *shape, const uint8_t *pixels, int sampl
         for (int i = 0; i < images; i++)
             flatten(&n.g, n.s.result[2] + (at + i) * n.g.padded_floats[2], n.s.flat + (size_t)(first + i) * n.g.flat);
     }
-    linear_forward(n.g.flat, FEATURES, n.s.flat, samples, parameters[LINEAR], parameters[LINEAR + 1], n.t.x_transposed, n.t.z_transposed,
+    linear_forward(n.g.flat, FEATURES, n.s.flat, samples, parameters[LINEAR], parameters[LINEAR + 1], 1, n.t.x_transposed, n.t.z_transposed,
                    features);
 }
 
 /* After forward with `keep` on the same place. */
-void impala_backward(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed,
+static void backward(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed,
                      float *place, float *scratch, const float *features, const float *dfeatures, pointers gradients) {
     const network n = network_at(shape, samples, 1, place, scratch);
     const geometry *g = &n.g;
     const float *transposed = packed + offset_of(g, LAYERS);
     const size_t picture = (size_t)g->side * g->side * g->channels;
     memset(n.t.du, 0, (size_t)(n.t.db + LAYERS * g->width[2] - n.t.du) * sizeof(float));
-    linear_backward(g->flat, FEATURES, n.s.flat, samples, parameters[LINEAR], features, dfeatures, n.t.x_transposed, n.t.z_transposed,
+    linear_backward(g->flat, FEATURES, n.s.flat, samples, parameters[LINEAR], features, dfeatures, 1, 1, n.t.x_transposed, n.t.z_transposed,
                     gradients[LINEAR], gradients[LINEAR + 1], n.t.dflat);
     for (int first = 0; first < samples; first += GROUP) {
         const int images = samples - first < GROUP ? samples - first : GROUP;
@@ -259,16 +278,16 @@ void impala_backward(const network_shape *shape, const uint8_t *pixels, int samp
 
 /* One layer alone over all samples, as it runs inside the network (the pools with the convolutions they follow); for the benchmark, after a
  * whole forward and backward on the same place. Layer 15 is the linear one. */
-void impala_layer(const network_shape *shape, int layer, int backward, const uint8_t *pixels, int samples, const_pointers parameters,
+static void layer(const network_shape *shape, int layer, int backward, const uint8_t *pixels, int samples, const_pointers parameters,
                   const float *packed, float *place, float *scratch, float *features, pointers gradients) {
     const network n = network_at(shape, samples, 1, place, scratch);
     const geometry *g = &n.g;
     const float *transposed = packed + offset_of(g, LAYERS);
     if (layer == LAYERS && backward)
-        linear_backward(g->flat, FEATURES, n.s.flat, samples, parameters[LINEAR], features, features, n.t.x_transposed, n.t.z_transposed,
+        linear_backward(g->flat, FEATURES, n.s.flat, samples, parameters[LINEAR], features, features, 1, 1, n.t.x_transposed, n.t.z_transposed,
                         gradients[LINEAR], gradients[LINEAR + 1], n.t.dflat);
     else if (layer == LAYERS)
-        linear_forward(g->flat, FEATURES, n.s.flat, samples, parameters[LINEAR], parameters[LINEAR + 1], n.t.x_transposed, n.t.z_transposed,
+        linear_forward(g->flat, FEATURES, n.s.flat, samples, parameters[LINEAR], parameters[LINEAR + 1], 1, n.t.x_transposed, n.t.z_transposed,
                        features);
     const int step = layer % 5 && layer > 5 ? GROUP : 1; /* the first block's images, and openings, go one by one */
     for (int first = 0; layer < LAYERS && first < samples; first += step) {
@@ -280,3 +299,5 @@ void impala_layer(const network_shape *shape, int layer, int backward, const uin
         else opening(&n, layer / 5, first, 0, picture, packed, parameters);
     }
 }
+
+const trunk impala_trunk = {packed_floats, saved_floats, scratch_floats, prepare_scratch, pack, forward, backward, layer};

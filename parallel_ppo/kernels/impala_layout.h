@@ -14,7 +14,8 @@
 #endif
 
 typedef struct {
-    int side, channels, averages; /* as in network_shape */
+    int side, channels;
+    int averages;                 /* the linear layer reads the mean of each channel (Impoola) */
     int size[3], tiled[3];        /* pixels a side after each block's pool, and in whole tiles of four */
     int width[3];                 /* channels of each block */
     size_t padded_floats[3];      /* of an activation [tiled+2][tiled+2][width] */
@@ -23,7 +24,7 @@ typedef struct {
 } geometry;
 
 static geometry measure(const network_shape *shape) {
-    geometry g = {.side = shape->height, .channels = shape->channels, .averages = shape->averages};
+    geometry g = {.side = shape->height, .channels = shape->channels, .averages = shape->kind == IMPOOLA};
     for (int level = 0, side = shape->height; level < 3; level++) {
         side = (side + 1) / 2;
         g.size[level] = side, g.tiled[level] = in_fours(side), g.width[level] = (level ? 32 : 16) * shape->factor;

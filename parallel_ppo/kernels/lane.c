@@ -1,26 +1,15 @@
-#include "lane.h"
-#include "mlp.h"
+#include "ppo.h"
 #include <string.h>
 
-static int inputs_of(const lane_settings *s) { return s->sizes[0]; }
+enum { MAX_POINTERS = 64 }; /* of parameters: 4 for each layer and 4 for the heads */
 
-static int actions_of(const lane_settings *s) { return (int)(s->loss.components ? s->loss.components : s->loss.outputs); }
+static int inputs_of(const lane_settings *s) { return s->network->sizes[0]; }
 
-static size_t space_of(const lane_settings *s, int samples) { return mlp_space_floats((int)s->layers, s->sizes, samples); }
+static int actions_of(const lane_settings *s) { return s->network->components ? s->network->components : s->network->outputs; }
 
 size_t lane_scratch_floats(const lane_settings *s, int samples) {
-    const size_t columns = inputs_of(s) + actions_of(s) + 2 * s->loss.outputs + 6;
-    return space_of(s, samples) + ppo_scratch_floats(&s->loss, samples) + columns * samples + s->loss.outputs;
-}
-
-static void find(const lane_settings *s, float *flat, float **pointers) {
-    for (int64_t i = 0; i < s->num_offsets; i++) pointers[i] = flat + s->offsets[i];
-}
-
-void lane_pack(const lane_settings *s) {
-    float *parameters[MAX_POINTERS];
-    find(s, s->parameters, parameters);
-    mlp_pack((int)s->layers, s->sizes, (const_pointers)parameters, s->packed);
+    const size_t columns = inputs_of(s) + actions_of(s) + 2 * s->network->outputs + 6;
+    return mlp_space_floats(s->network, samples) + ppo_scratch_floats(s, samples) + columns * samples + s->network->outputs;
 }
 
 /* One sample's observation, as `Preparation.vector`; a NaN stays. */
@@ -39,9 +28,9 @@ static void prepare(const lane_settings *s, const float *in, float *out) {
 
 void lane_gradient(const lane_settings *s, const lane_slab *slab, const int64_t *rows, int samples, const double *scalars, float *gradient,
                    double *statistics) {
-    const int inputs = inputs_of(s), actions = actions_of(s), outputs = (int)s->loss.outputs, layers = (int)s->layers;
-    float *parameters[MAX_POINTERS], *gradients[MAX_POINTERS];
-    float *space = s->scratch, *x = space + space_of(s, samples), *action = x + (size_t)inputs * samples;
+    const int inputs = inputs_of(s), actions = actions_of(s), outputs = s->network->outputs;
+    float *gradients[MAX_POINTERS];
+    float *space = s->scratch, *x = space + mlp_space_floats(s->network, samples), *action = x + (size_t)inputs * samples;
     float *log_prob = action + (size_t)actions * samples, *value = log_prob + samples, *advantage = value + samples;
     float *target_return = advantage + samples, *out = target_return + samples, *out_value = out + (size_t)outputs * samples;
     float *by_output = out_value + samples, *by_value = by_output + (size_t)outputs * samples, *by_log_std = by_value + samples;
@@ -52,12 +41,11 @@ void lane_gradient(const lane_settings *s, const lane_slab *slab, const int64_t 
         log_prob[b] = slab->log_prob[row], value[b] = slab->value[row];
         advantage[b] = slab->advantage[row], target_return[b] = slab->target_return[row];
     }
-    find(s, s->parameters, parameters);
-    find(s, gradient, gradients);
-    mlp_forward(layers, s->sizes, outputs, 1, (const_pointers)parameters, s->packed, x, samples, space, out, out_value);
-    ppo_loss_gradient(&s->loss, (ppo_scalars){scalars[0], scalars[1], scalars[2]}, samples, out, out_value,
+    for (int64_t i = 0; i < s->num_offsets; i++) gradients[i] = gradient + s->offsets[i];
+    mlp_forward(s->network, x, samples, space, out, out_value);
+    ppo_loss_gradient(s, (ppo_scalars){scalars[0], scalars[1], scalars[2]}, samples, out, out_value,
                       (ppo_batch){action, log_prob, value, advantage, target_return}, by_log_std + outputs, by_output, by_log_std, by_value,
                       statistics);
-    mlp_backward(layers, s->sizes, outputs, 1, (const_pointers)parameters, x, samples, space, by_output, by_value, gradients);
+    mlp_backward(s->network, x, samples, space, by_output, by_value, gradients);
     if (s->log_std_offset >= 0) memcpy(gradient + s->log_std_offset, by_log_std, outputs * sizeof(float));
 }

@@ -1,4 +1,4 @@
-/* A linear layer with ReLU on both sides, straight from torch's [outputs][inputs] weights: samples are the lanes, so no weight is ever
+/* Products of matrices, and a linear layer straight from torch's [outputs][inputs] weights: samples are the lanes, so no weight is ever
  * transposed. Inputs are a multiple of 16, outputs of 64. Samples are padded with zeros to a multiple of 16; "transposed" means [feature][sample].
  */
 #ifndef PARALLEL_PPO_LINEAR_H
@@ -22,17 +22,17 @@ INLINE void through_relu(size_t count, const float *activation, const float *g, 
 
 INLINE int padded(int samples) { return (samples + 15) / 16 * 16; }
 
-/* out[R][V] (+)= sum over `terms` of a[r a_row + t a_term] b[t b_term + vector]; `more` goes on with the sum that is there */
-INLINE void lanes_product(int R, int V, int more, int terms, const float *a, size_t a_row, size_t a_term, const float *b, size_t b_term,
-                          float *out, size_t out_row) {
-    vec sum[8][8];
+/* out[R][V vectors] = start + sum over `terms` of a[r a_row + t a_term] b[t b_term + vector]; without `start` from zero */
+INLINE void tile_product(int R, int V, int terms, const float *a, size_t a_row, size_t a_term, const float *b, size_t b_term,
+                         const float *start, size_t start_row, float *out, size_t out_row) {
+    vec sum[8][4];
     UNROLL for (int r = 0; r < R; r++)
-        UNROLL for (int i = 0; i < V; i++) sum[r][i] = more ? v_load(out + r * out_row + i * VL) : v_zero();
+        UNROLL for (int i = 0; i < V; i++) sum[r][i] = start ? v_load(start + r * start_row + i * VL) : v_zero();
     for (int t = 0; t < terms; t++) {
-        vec x[8];
+        vec x[4];
         UNROLL for (int i = 0; i < V; i++) x[i] = v_load(b + t * b_term + i * VL);
         UNROLL for (int r = 0; r < R; r++) {
-            vec w = v_set(a[r * a_row + t * a_term]);
+            const vec w = v_set(a[r * a_row + t * a_term]);
             UNROLL for (int i = 0; i < V; i++) sum[r][i] = v_fma(w, x[i], sum[r][i]);
         }
     }
@@ -40,20 +40,32 @@ INLINE void lanes_product(int R, int V, int more, int terms, const float *a, siz
         UNROLL for (int i = 0; i < V; i++) v_store(out + r * out_row + i * VL, sum[r][i]);
 }
 
-/* out[rows][lanes] (+)= a b with any multiple of 16 lanes; rows a multiple of 8 */
-INLINE void lanes_matrix(int rows, int lanes, int more, int terms, const float *a, size_t a_row, size_t a_term, const float *b, size_t b_term,
-                         float *out, size_t out_row) {
-    enum { ROWS = VL == 16 ? 8 : 6 }; /* so that all sums stay in registers */
+#define ROWS_OF_TILES(R, V)                                                                                                               \
+    for (; r + R <= rows; r += R)                                                                                                         \
+        tile_product(R, V, terms, a + r * a_row, a_row, a_term, b + l, b_term, start ? start + r * start_row + l : NULL, start_row,       \
+                     out + r * out_row + l, out_row)
+
+/* out[rows][lanes] likewise, for any number of rows and any multiple of 16 lanes. `start` may be `out`, to go on with the sums that are there,
+ * or one row (`start_row` 0), or NULL. Tiles are as large as their sums fit into registers. */
+static __attribute__((noinline)) void matrix_product(int rows, int lanes, int terms, const float *a, size_t a_row, size_t a_term, const float *b,
+                                              size_t b_term, const float *start, size_t start_row, float *out, size_t out_row) {
     int l = 0;
-    for (; VL == 16 && l + 64 <= lanes; l += 64)
-        for (int r = 0; r < rows; r += 4)
-            lanes_product(4, 4, more, terms, a + r * a_row, a_row, a_term, b + l, b_term, out + r * out_row + l, out_row);
+    for (; VL == 16 && l + 64 <= lanes; l += 64) {
+        int r = 0;
+        ROWS_OF_TILES(4, 4);
+        ROWS_OF_TILES(1, 4);
+    }
     for (; l < lanes; l += 16) {
         int r = 0;
-        for (; r + ROWS <= rows; r += ROWS)
-            lanes_product(ROWS, 16 / VL, more, terms, a + r * a_row, a_row, a_term, b + l, b_term, out + r * out_row + l, out_row);
-        for (; r < rows; r += 2) /* of a multiple of 8, sixes leave an even number */
-            lanes_product(2, 16 / VL, more, terms, a + r * a_row, a_row, a_term, b + l, b_term, out + r * out_row + l, out_row);
+        if (VL == 16) {
+            ROWS_OF_TILES(8, 1);
+            ROWS_OF_TILES(4, 1);
+            ROWS_OF_TILES(1, 1);
+        } else {
+            ROWS_OF_TILES(6, 2);
+            ROWS_OF_TILES(4, 2);
+            ROWS_OF_TILES(1, 2);
+        }
     }
 }
 
@@ -76,28 +88,29 @@ INLINE size_t linear_scratch(int samples, int inputs, int outputs) {
     return widest > TERMS * PANEL ? widest : TERMS * PANEL;
 }
 
-/* flat is [samples][inputs]; x_transposed and z_transposed are scratch */
-INLINE void linear_forward(int inputs, int outputs, const float *flat, int samples, const float *w, const float *bias, float *x_transposed,
-                           float *z_transposed, float *features) {
+/* x [samples][inputs] -> out [samples][outputs]; x_transposed and z_transposed are scratch */
+INLINE void linear_forward(int inputs, int outputs, const float *x, int samples, const float *w, const float *bias, int relu,
+                           float *x_transposed, float *z_transposed, float *out) {
     const int lanes = padded(samples);
     if (lanes > samples) memset(x_transposed, 0, (size_t)inputs * lanes * sizeof(float));
-    transpose(flat, samples, inputs, inputs, x_transposed, lanes);
-    lanes_matrix(outputs, lanes, 0, inputs, w, inputs, 1, x_transposed, lanes, z_transposed, lanes);
+    transpose(x, samples, inputs, inputs, x_transposed, lanes);
+    matrix_product(outputs, lanes, inputs, w, inputs, 1, x_transposed, lanes, NULL, 0, z_transposed, lanes);
     for (int b = 0; b < samples; b++) {
         for (int n = 0; n < outputs; n++) {
             const float z = z_transposed[(size_t)n * lanes + b] + bias[n];
-            features[(size_t)b * outputs + n] = z < 0 ? 0 : z;
+            out[(size_t)b * outputs + n] = relu && z < 0 ? 0 : z;
         }
     }
 }
 
-/* dx is [samples][inputs], already through the ReLU before the layer; x_transposed and z_transposed are scratch */
-INLINE void linear_backward(int inputs, int outputs, const float *flat, int samples, const float *w, const float *features,
-                            const float *dfeatures, float *x_transposed, float *z_transposed, float *dw, float *db, float *dx) {
+/* Of the same x and out: dout -> dw, db, dx; with `x_relu`, dx goes on through the ReLU that made x. */
+INLINE void linear_backward(int inputs, int outputs, const float *x, int samples, const float *w, const float *out, const float *dout,
+                            int relu, int x_relu, float *x_transposed, float *z_transposed, float *dw, float *db, float *dx) {
     const int lanes = padded(samples);
     float panel[PANEL * PANEL] __attribute__((aligned(64)));
     float *const g = x_transposed; /* [samples][outputs], until it is transposed */
-    through_relu((size_t)samples * outputs, features, dfeatures, g);
+    if (relu) through_relu((size_t)samples * outputs, out, dout, g);
+    else memcpy(g, dout, (size_t)samples * outputs * sizeof(float));
     memset(db, 0, outputs * sizeof(float));
     add_rows(samples, outputs, g, db);
     if (lanes > samples) memset(z_transposed, 0, (size_t)outputs * lanes * sizeof(float));
@@ -106,19 +119,19 @@ INLINE void linear_backward(int inputs, int outputs, const float *flat, int samp
         const int width = panel_width(inputs, k);
         for (int b = 0; b < samples; b += TERMS) { /* rows 8 KB apart would share one cache set: copy them together */
             const int terms = samples - b < TERMS ? samples - b : TERMS;
-            for (int t = 0; t < terms; t++) memcpy(x_transposed + t * width, flat + (size_t)(b + t) * inputs + k, width * sizeof(float));
-            lanes_matrix(outputs, width, b > 0, terms, z_transposed + b, lanes, 1, x_transposed, width, dw + k, inputs);
+            for (int t = 0; t < terms; t++) memcpy(x_transposed + t * width, x + (size_t)(b + t) * inputs + k, width * sizeof(float));
+            matrix_product(outputs, width, terms, z_transposed + b, lanes, 1, x_transposed, width, b ? dw + k : NULL, inputs, dw + k, inputs);
         }
     }
     for (int k = 0; k < inputs; k += PANEL)
         for (int n = 0; n < outputs; n += PANEL) {
             const int width = panel_width(inputs, k);
+            float *sums = x_transposed + (size_t)k * lanes;
             for (int t = 0; t < PANEL; t++) memcpy(panel + t * width, w + (size_t)(n + t) * inputs + k, width * sizeof(float));
-            lanes_matrix(width, lanes, n > 0, PANEL, panel, 1, width, z_transposed + (size_t)n * lanes, lanes, x_transposed + (size_t)k * lanes,
-                         lanes);
+            matrix_product(width, lanes, PANEL, panel, 1, width, z_transposed + (size_t)n * lanes, lanes, n ? sums : NULL, lanes, sums, lanes);
         }
     transpose(x_transposed, inputs, samples, lanes, dx, inputs);
-    through_relu((size_t)samples * inputs, flat, dx, dx);
+    if (x_relu) through_relu((size_t)samples * inputs, x, dx, dx);
 }
 
 #endif

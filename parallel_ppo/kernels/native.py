@@ -1,25 +1,25 @@
-"""A network's trunk on our own kernels, and the loader that says whether they can be used here.
+"""The kernels as Python calls them: flat vectors, a network's trunk for images, heads, linear layers.
 
 Shapes: B samples, C image channels; an observation is uint8 [B, height, width, C], features are float32
 [B, 128, 256 or 512] (after the last ReLU). For a given batch shape the result is the same bits on every call,
-in every process and for every instruction set.
+in every process and for every instruction set. MLPs are in `policies/native_mlp.py`.
 """
 
 import ctypes
-import functools
 import mmap
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
-from parallel_ppo.kernels.build import BuildError, load
+from parallel_ppo.kernels.api import constant, load_library, structure
 from parallel_ppo.kernels.choice import choose_variant, unsuitable
 
 IMPALA_WIDTHS = (16, 32, 32)
 SMALL_IMAGE_CHANNELS, SMALL_IMAGE_KINDS, SMALL_IMAGE_LARGEST_MAP = 16, 16, 8  # as in small_image.c
-PREFIXES = ("impala", "nature64", "nature84", "small_image")  # of the names in the library
+LINEAR_UNIT = 64  # inputs and outputs of a linear layer are multiples of it
 
 
 def parameter_shapes(network: str, shape: Sequence[int], factor: int = 1) -> list[tuple[int, ...]]:
@@ -57,47 +57,7 @@ def _with_biases(*weights: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [shape for weight in weights for shape in (weight, weight[:1])]
 
 
-@functools.cache
-def load_library(variant: str) -> ctypes.CDLL:
-    library = load(variant)
-    integer, pointer, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
-    signatures: dict[str, tuple[Any, list[Any]]] = {
-        "packed_floats": (size, []),
-        "saved_floats": (size, [integer, integer]),
-        "scratch_floats": (size, [integer]),
-        "prepare_scratch": (None, [pointer, integer]),
-        "pack": (None, [pointer, integer, pointer, pointer]),
-        "forward": (None, [pointer, integer, pointer, pointer, integer, pointer, pointer, pointer]),
-        "backward": (None, [pointer, integer, *[pointer] * 7]),
-        "layer": (None, [integer, integer, pointer, integer, *[pointer] * 6]),
-    }
-    for prefix in PREFIXES:
-        for name, (result, arguments) in signatures.items():
-            if (prefix, name) == ("small_image", "layer"):
-                continue  # its layers are not measured one by one
-            function = getattr(library, f"{prefix}_{name}")
-            function.restype, function.argtypes = result, [pointer, *arguments]
-    number = ctypes.c_double
-    library.flat_tree_sum.restype = number
-    library.flat_tree_sum.argtypes = [pointer, size, integer, size, pointer]
-    library.flat_adam.restype, library.flat_adam.argtypes = None, [*[pointer] * 4, size, *[number] * 6]
-    library.flat_whiten.restype = None
-    library.flat_whiten.argtypes = [pointer, size, size, pointer, pointer, ctypes.c_float, pointer]
-    library.heads_act.restype = None
-    library.heads_act.argtypes = [pointer, integer, integer, *[pointer] * 4, integer, *[pointer] * 6]
-    return library
-
-
-def available(variant: str | None = None) -> tuple[bool, str]:
-    """Whether the kernels can be used here (compiling them if need be), and the variant or the reason why
-    not.
-    """
-    try:
-        chosen = choose_variant(variant)
-        load_library(chosen)
-    except (ValueError, BuildError) as error:
-        return False, str(error)
-    return True, chosen
+# --- memory ----------------------------------------------------------------------------------------------------
 
 
 def allocate(num_floats: int) -> torch.Tensor:
@@ -115,6 +75,14 @@ def new_floats(*shape: int) -> torch.Tensor:
 
 def pointers_to(tensors: Sequence[torch.Tensor]) -> Any:
     return (ctypes.c_void_p * len(tensors))(*[tensor.data_ptr() for tensor in tensors])
+
+
+def address_of(array: np.ndarray) -> int:
+    """Of a writable, contiguous array; a third of the time of `array.ctypes.data`."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
+
+
+# --- flat vectors ----------------------------------------------------------------------------------------------
 
 
 def tree_sum(vectors: torch.Tensor, out: torch.Tensor) -> float:
@@ -150,6 +118,9 @@ def whiten(pixels: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, levels
     return out
 
 
+# --- heads and linear layers -----------------------------------------------------------------------------------
+
+
 class NativeHeads:
     """Actions, their log-probabilities and values from features, for categorical actions of these sizes."""
 
@@ -159,7 +130,7 @@ class NativeHeads:
         self.library, self.weights = load_library(choose_variant()), list(weights)
         self.num_features = weights[0].shape[1]
         assert self.num_features % 16 == 0 and weights[0].shape[0] == sum(sizes)
-        self.sizes = (ctypes.c_int * len(sizes))(*sizes)
+        self.sizes = np.array(sizes, np.int32)
         self.logits = new_floats(sum(sizes))
 
     def act(self, features: torch.Tensor, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -170,17 +141,70 @@ class NativeHeads:
         value = np.empty(samples, np.float32)
         self.library.heads_act(
             features.data_ptr(), samples, self.num_features, *(weight.data_ptr() for weight in self.weights),
-            components, self.sizes,
-            draws.ctypes.data, self.logits.data_ptr(), action.ctypes.data, log_prob.ctypes.data,
-            value.ctypes.data,
+            components, address_of(self.sizes), address_of(draws), self.logits.data_ptr(),
+            address_of(action), address_of(log_prob), address_of(value),
         )  # fmt: skip
         return action, log_prob, value
 
 
-class NetworkShape(ctypes.Structure):
-    """`network_shape` of network.h."""
+def is_linear_suitable(num_inputs: int, num_outputs: int) -> bool:
+    return num_inputs % LINEAR_UNIT == 0 and num_outputs % LINEAR_UNIT == 0
 
-    _fields_ = [(name, ctypes.c_int) for name in ("height", "width", "channels", "factor", "averages")]
+
+class NativeLinear(nn.Linear):
+    """[B, inputs] -> [B, outputs], through a ReLU where it is asked for."""
+
+    def __init__(self, num_inputs: int, num_outputs: int, *, relu: bool) -> None:
+        assert is_linear_suitable(num_inputs, num_outputs), (num_inputs, num_outputs)
+        super().__init__(num_inputs, num_outputs)
+        self.relu = relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled():
+            return _DifferentiableLinear.apply(x, self.weight, self.bias, self.relu)
+        return _linear_forward(x, self.weight, self.bias, self.relu)
+
+
+def _linear_forward(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
+    outputs, inputs = weight.shape
+    out = x.new_empty(len(x), outputs)
+    assert all(tensor.is_contiguous() and tensor.dtype == torch.float32 for tensor in (x, weight, bias))
+    scratch = _linear_scratch(inputs, outputs, len(x))
+    load_library(choose_variant()).linear_layer_forward(
+        inputs, outputs, x.data_ptr(), len(x), weight.data_ptr(), bias.data_ptr(), relu, scratch.data_ptr(),
+        out.data_ptr(),
+    )  # fmt: skip
+    return out
+
+
+def _linear_scratch(inputs: int, outputs: int, num_samples: int) -> Tensor:
+    return torch.empty(
+        load_library(choose_variant()).linear_layer_scratch_floats(inputs, outputs, num_samples)
+    )
+
+
+class _DifferentiableLinear(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
+        out = _linear_forward(x, weight, bias, relu)
+        context.relu = relu
+        context.save_for_backward(x, weight, out)
+        return out
+
+    @staticmethod
+    def backward(context: Any, *slopes: Tensor) -> Any:
+        x, weight, out = context.saved_tensors
+        outputs, inputs = weight.shape
+        slope, scratch = slopes[0].contiguous(), _linear_scratch(inputs, outputs, len(x))
+        by_weight, by_bias, by_x = torch.empty_like(weight), weight.new_empty(outputs), torch.empty_like(x)
+        load_library(choose_variant()).linear_layer_backward(
+            inputs, outputs, x.data_ptr(), len(x), weight.data_ptr(), out.data_ptr(), slope.data_ptr(),
+            context.relu, scratch.data_ptr(), by_weight.data_ptr(), by_bias.data_ptr(), by_x.data_ptr(),
+        )  # fmt: skip
+        return by_x, by_weight, by_bias, None
+
+
+# --- trunks ----------------------------------------------------------------------------------------------------
 
 
 class NativeTrunk:
@@ -204,9 +228,8 @@ class NativeTrunk:
         reason = unsuitable(network, shape, factor=factor)
         if reason:
             raise ValueError(reason)
-        self.prefix = {"nature": f"nature{shape[0]}", "impoola": "impala"}.get(network, network)
         self.image = tuple(shape)
-        self.shape = NetworkShape(*shape, int(factor), network == "impoola")
+        self.shape = structure("network_shape")(constant(network.upper()), *shape, int(factor))
         self.variant = choose_variant(variant)
         self.library = load_library(self.variant)
         self.shapes = parameter_shapes(network, shape, int(factor))
@@ -221,7 +244,7 @@ class NativeTrunk:
         self.reserve(0)
 
     def call(self, function: str, *arguments: Any) -> Any:
-        return getattr(self.library, f"{self.prefix}_{function}")(ctypes.byref(self.shape), *arguments)
+        return getattr(self.library, f"trunk_{function}")(ctypes.addressof(self.shape), *arguments)
 
     def reserve(self, num_samples: int) -> None:
         if num_samples > self.scratch_samples:

@@ -1,5 +1,5 @@
 /* The Nature CNN on square images of IMAGE pixels a side: features from bytes, and the gradients of its parameters. A source file defines IMAGE
- * and NATURE(name), the names of its functions, and includes this.
+ * and TRUNK, the name of its table of functions, and includes this.
  *
  * One thread, no globals: the caller owns all memory. `parameters` and `gradients` are 8 pointers in torch's order and layouts:
  * three convolutions (8x8 stride 4, 4x4 stride 2, 3x3), then the linear layer (weight, bias each).
@@ -224,15 +224,14 @@ static void layer_backward(int layer, int images, int C, const group_space *g, c
     }
 }
 
-/* ---- what Python calls ---- */
+/* ---- the functions of api.h ---- */
 
-size_t NATURE(packed_floats)(const network_shape *shape) { return convolutions(shape->channels) + WEIGHTS2 + WEIGHTS3; }
-size_t NATURE(saved_floats)(const network_shape *shape, int samples, int keep) { return (void)shape, lay_out(0, samples, keep).floats; }
-size_t NATURE(scratch_floats)(const network_shape *shape, int samples) { return lay_out_scratch(0, samples, shape->channels).floats; }
-void NATURE(prepare_scratch)(const network_shape *shape, float *scratch, int samples) { (void)shape, (void)scratch, (void)samples; }
+static size_t packed_floats(const network_shape *shape) { return convolutions(shape->channels) + WEIGHTS2 + WEIGHTS3; }
+static size_t saved_floats(const network_shape *shape, int samples, int keep) { return (void)shape, lay_out(0, samples, keep).floats; }
+static size_t scratch_floats(const network_shape *shape, int samples) { return lay_out_scratch(0, samples, shape->channels).floats; }
 
 /* First all weights for the forward pass, then (with `backward`) those of the second and third layer transposed. */
-void NATURE(pack)(const network_shape *shape, const_pointers parameters, int backward, float *packed, float *scratch) {
+static void pack(const network_shape *shape, const_pointers parameters, int backward, float *packed, float *scratch) {
     const int C = shape->channels;
     (void)scratch;
     pack_forward(parameters[0], N1, C, 8, 255.0f, packed);
@@ -243,7 +242,7 @@ void NATURE(pack)(const network_shape *shape, const_pointers parameters, int bac
     pack_data(parameters[4], N3, N2, 3, 1, packed + convolutions(C) + WEIGHTS2);
 }
 
-void NATURE(forward)(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed, int keep,
+static void forward(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed, int keep,
                      float *place, float *scratch, float *features) {
     const int C = shape->channels;
     const saved s = lay_out(place, samples, keep);
@@ -254,17 +253,17 @@ void NATURE(forward)(const network_shape *shape, const uint8_t *pixels, int samp
         load_images(pixels + (size_t)first * IMAGE * IMAGE * C, images, C, t.images);
         for (int layer = 0; layer < 3; layer++) layer_forward(layer, images, C, &g, parameters, packed, &t);
     }
-    linear_forward(FLAT, FEATURES, s.flat, samples, parameters[6], parameters[7], t.x_transposed, t.z_transposed, features);
+    linear_forward(FLAT, FEATURES, s.flat, samples, parameters[6], parameters[7], 1, t.x_transposed, t.z_transposed, features);
 }
 
-/* After NATURE(forward) with `keep` on the same place. */
-void NATURE(backward)(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed,
+/* After `forward` with `keep` on the same place. */
+static void backward(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed,
                       float *place, float *scratch, const float *features, const float *dfeatures, pointers gradients) {
     const int C = shape->channels;
     const saved s = lay_out(place, samples, 1);
     const scratch_space t = lay_out_scratch(scratch, samples, C);
     memset(t.dw, 0, (size_t)(t.db + N1 + N2 + N3 - t.dw) * sizeof(float));
-    linear_backward(FLAT, FEATURES, s.flat, samples, parameters[6], features, dfeatures, t.x_transposed, t.z_transposed, gradients[6], gradients[7], t.dflat);
+    linear_backward(FLAT, FEATURES, s.flat, samples, parameters[6], features, dfeatures, 1, 1, t.x_transposed, t.z_transposed, gradients[6], gradients[7], t.dflat);
     for (int first = 0; first < samples; first += GROUP) {
         const int images = samples - first < GROUP ? samples - first : GROUP;
         const group_space g = group_at(&s, first, first);
@@ -281,16 +280,16 @@ void NATURE(backward)(const network_shape *shape, const uint8_t *pixels, int sam
 
 /* One layer alone over all samples, as it runs inside the network; for the benchmark, after a whole forward and backward on the same place.
  * Layer 3 is the linear one. */
-void NATURE(layer)(const network_shape *shape, int layer, int backward, const uint8_t *pixels, int samples, const_pointers parameters,
+static void layer(const network_shape *shape, int layer, int backward, const uint8_t *pixels, int samples, const_pointers parameters,
                    const float *packed, float *place, float *scratch, float *features, pointers gradients) {
     const int C = shape->channels;
     const saved s = lay_out(place, samples, 1);
     const scratch_space t = lay_out_scratch(scratch, samples, C);
     if (layer == 3) {
         if (backward)
-            linear_backward(FLAT, FEATURES, s.flat, samples, parameters[6], features, features, t.x_transposed, t.z_transposed, gradients[6], gradients[7],
+            linear_backward(FLAT, FEATURES, s.flat, samples, parameters[6], features, features, 1, 1, t.x_transposed, t.z_transposed, gradients[6], gradients[7],
                             t.dflat);
-        else linear_forward(FLAT, FEATURES, s.flat, samples, parameters[6], parameters[7], t.x_transposed, t.z_transposed, features);
+        else linear_forward(FLAT, FEATURES, s.flat, samples, parameters[6], parameters[7], 1, t.x_transposed, t.z_transposed, features);
         return;
     }
     for (int first = 0; first < samples; first += GROUP) {
@@ -301,3 +300,5 @@ void NATURE(layer)(const network_shape *shape, int layer, int backward, const ui
         else layer_forward(layer, images, C, &g, parameters, packed, &t);
     }
 }
+
+const trunk TRUNK = {packed_floats, saved_floats, scratch_floats, NULL, pack, forward, backward, layer};

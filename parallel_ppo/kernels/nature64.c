@@ -1,4 +1,4 @@
 /* The Nature CNN on 64x64 images, such as Procgen's. */
 #define IMAGE 64
-#define NATURE(name) nature64_##name
+#define TRUNK nature64_trunk
 #include "nature.h"

@@ -1,4 +1,4 @@
 /* The Nature CNN on 84x84 images, such as Atari's. */
 #define IMAGE 84
-#define NATURE(name) nature84_##name
+#define TRUNK nature84_trunk
 #include "nature.h"

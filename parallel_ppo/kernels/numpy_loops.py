@@ -3,16 +3,13 @@ its version and whatever this CPU has. They are part of NumPy's C interface (`Py
 """
 
 import ctypes
+from typing import Any
 
 import numpy as np
 
+from parallel_ppo.kernels.api import structure
+
 FLOAT = np.dtype(np.float32).num
-
-
-class NumpyFunction(ctypes.Structure):
-    """`numpy_function` of ppo.h."""
-
-    _fields_ = (("loop", ctypes.c_void_p), ("data", ctypes.c_void_p))
 
 
 class _Ufunc(ctypes.Structure):
@@ -26,12 +23,14 @@ class _Ufunc(ctypes.Structure):
     )  # fmt: skip
 
 
-def float_loop(function: np.ufunc) -> NumpyFunction:
+def float_loop(function: np.ufunc) -> Any:
     """The loop for float32 arguments and results: the first that fits, as NumPy itself chooses."""
     inner = _Ufunc.from_address(id(function) + object.__basicsize__)
     assert inner.name == function.__name__.encode() and inner.nargs == function.nargs, "not NumPy's layout"
     for index in range(inner.ntypes):
         types = inner.types[index * inner.nargs : (index + 1) * inner.nargs]
         if types == [FLOAT] * inner.nargs:
-            return NumpyFunction(inner.functions[index], inner.data[index] if inner.data else None)
+            return structure("numpy_function")(
+                inner.functions[index], inner.data[index] if inner.data else None
+            )
     raise AssertionError(f"NumPy's {function.__name__} has no loop for float32")

@@ -6,17 +6,19 @@ static const float HALF_LOG_TAU = 0.91893853320467274178f, ENTROPY_OF_ONE = 1.41
 
 /* --- as NumPy computes ------------------------------------------------------------------------------------------------------------------ */
 
+typedef void (*numpy_loop)(char **arguments, const intptr_t *counts, const intptr_t *strides, void *data);
+
 static void each(const numpy_function *function, float *values, intptr_t count) {
     char *arguments[] = {(char *)values, (char *)values};
     const intptr_t strides[] = {sizeof(float), sizeof(float)};
-    function->loop(arguments, &count, strides, function->data);
+    ((numpy_loop)function->loop)(arguments, &count, strides, function->data);
 }
 
 static float sum(const numpy_function *add, const float *values, intptr_t count) {
     float total = 0;
     char *arguments[] = {(char *)&total, (char *)values, (char *)&total};
     const intptr_t strides[] = {0, sizeof(float), 0};
-    add->loop(arguments, &count, strides, add->data);
+    ((numpy_loop)add->loop)(arguments, &count, strides, add->data);
     return total;
 }
 
@@ -35,7 +37,7 @@ static float inner(const float *a, const float *b, int count) {
 static void row_times_matrix(const numpy_function *matmul, const float *row, const float *matrix, intptr_t rows, intptr_t columns, float *out) {
     const intptr_t one = sizeof(float), counts[] = {1, 1, rows, columns}, strides[] = {0, 0, 0, 0, one, columns * one, one, 0, one};
     char *arguments[] = {(char *)row, (char *)matrix, (char *)out};
-    matmul->loop(arguments, counts, strides, matmul->data);
+    ((numpy_loop)matmul->loop)(arguments, counts, strides, matmul->data);
 }
 
 /* Bounds as float32; a NaN stays. */
@@ -49,9 +51,9 @@ typedef struct {
 } head;
 
 /* One choice; the outputs start at `first` of K. */
-static void categorical(const ppo_settings *s, int component, int first, int samples, const float *outputs, const float *action, float *scratch,
+static void categorical(const lane_settings *s, int component, int first, int samples, const float *outputs, const float *action, float *scratch,
                         head found) {
-    const int all = (int)s->outputs, size = s->choices[component];
+    const int all = s->network->outputs, size = s->network->choices[component];
     float *shifted = scratch, *probability = shifted + (size_t)samples * size, *total = probability + (size_t)samples * size, *log_total = total + samples;
     for (int b = 0; b < samples; b++) {
         const float *z = outputs + (size_t)b * all + first;
@@ -65,7 +67,7 @@ static void categorical(const ppo_settings *s, int component, int first, int sam
     each(&s->log, log_total, samples);
     for (int b = 0; b < samples; b++) {
         float *p = probability + (size_t)b * size, *log_p = shifted + (size_t)b * size;
-        const int chosen = (int)action[b * s->components + component];
+        const int chosen = (int)action[b * s->network->components + component];
         for (int k = 0; k < size; k++) p[k] /= total[b], log_p[k] -= log_total[b];
         const float entropy = -inner(p, log_p, size);
         float *slope = found.log_prob_by_output + (size_t)b * all + first, *entropy_slope = found.entropy_by_output + (size_t)b * all + first;
@@ -77,10 +79,10 @@ static void categorical(const ppo_settings *s, int component, int first, int sam
 }
 
 /* `deviation` and `inverse` are scratch, [K]; the first is exp(log_std) afterwards. */
-static void gaussian(const ppo_settings *s, int samples, const float *outputs, const float *action, float *deviation, float *inverse, float *terms,
+static void gaussian(const lane_settings *s, int samples, const float *outputs, const float *action, float *deviation, float *inverse, float *terms,
                      head found) {
-    const int size = (int)s->outputs;
-    for (int k = 0; k < size; k++) deviation[k] = s->log_std[k], inverse[k] = -s->log_std[k], terms[k] = s->log_std[k] + ENTROPY_OF_ONE;
+    const int size = s->network->outputs;
+    for (int k = 0; k < size; k++) deviation[k] = s->network->log_std[k], inverse[k] = -s->network->log_std[k], terms[k] = s->network->log_std[k] + ENTROPY_OF_ONE;
     each(&s->exp, deviation, size);
     each(&s->exp, inverse, size);
     const float entropy = sum(&s->add, terms, size);
@@ -88,7 +90,7 @@ static void gaussian(const ppo_settings *s, int samples, const float *outputs, c
         for (int k = 0; k < size; k++) {
             const size_t at = (size_t)b * size + k;
             const float scaled = (action[at] - outputs[at]) * inverse[k];
-            terms[k] = -0.5f * (scaled * scaled) - (s->log_std[k] + HALF_LOG_TAU);
+            terms[k] = -0.5f * (scaled * scaled) - (s->network->log_std[k] + HALF_LOG_TAU);
             found.log_prob_by_output[at] = scaled * inverse[k];
         }
         found.log_prob[b] = sum(&s->add, terms, size);
@@ -100,12 +102,12 @@ static void gaussian(const ppo_settings *s, int samples, const float *outputs, c
 
 enum { COLUMNS = 8 }; /* of scratch, [B] each */
 
-size_t ppo_scratch_floats(const ppo_settings *s, int samples) {
-    return (size_t)samples * (COLUMNS + 4 * s->outputs) + 3 * s->outputs;
+size_t ppo_scratch_floats(const lane_settings *s, int samples) {
+    return (size_t)samples * (COLUMNS + 4 * s->network->outputs) + 3 * s->network->outputs;
 }
 
 /* `ppo._value_gradient`: half the (clipped) squared error. */
-static double value_gradient(const ppo_settings *s, double clip_range, int samples, const float *value, ppo_batch batch, float *squares, float *slope) {
+static double value_gradient(const lane_settings *s, double clip_range, int samples, const float *value, ppo_batch batch, float *squares, float *slope) {
     const float most = (float)clip_range, least = (float)-clip_range;
     for (int b = 0; b < samples; b++) {
         const float error = value[b] - batch.target_return[b];
@@ -123,15 +125,15 @@ static double value_gradient(const ppo_settings *s, double clip_range, int sampl
     return 0.5 * (double)sum(&s->add, squares, samples);
 }
 
-void ppo_loss_gradient(const ppo_settings *s, ppo_scalars scalars, int samples, const float *outputs, const float *value, ppo_batch batch,
+void ppo_loss_gradient(const lane_settings *s, ppo_scalars scalars, int samples, const float *outputs, const float *value, ppo_batch batch,
                        float *scratch, float *by_output, float *by_log_std, float *by_value, double *statistics) {
-    const int size = (int)s->outputs;
+    const int size = s->network->outputs;
     float *ratio = scratch, *log_ratio = ratio + samples, *surrogate = log_ratio + samples, *by_log_prob = surrogate + samples;
     head found = {by_log_prob + samples, by_log_prob + 2 * samples, by_log_prob + 3 * samples, NULL};
     found.entropy_by_output = found.log_prob_by_output + (size_t)samples * size;
     float *rest = found.entropy_by_output + (size_t)samples * size, *deviation = rest;
-    if (s->components)
-        for (int c = 0, first = 0; c < s->components; first += s->choices[c], c++)
+    if (s->network->components)
+        for (int c = 0, first = 0; c < s->network->components; first += s->network->choices[c], c++)
             categorical(s, c, first, samples, outputs, batch.action, rest, found);
     else gaussian(s, samples, outputs, batch.action, deviation, deviation + size, deviation + 2 * size, found);
 
@@ -156,9 +158,9 @@ void ppo_loss_gradient(const ppo_settings *s, ppo_scalars scalars, int samples, 
     for (int b = 0; b < samples; b++)
         for (size_t at = (size_t)b * size; at < (size_t)(b + 1) * size; at++) {
             by_output[at] = by_log_prob[b] * found.log_prob_by_output[at];
-            if (s->components && by_entropy != 0) by_output[at] += by_entropy * found.entropy_by_output[at];
+            if (s->network->components && by_entropy != 0) by_output[at] += by_entropy * found.entropy_by_output[at];
         }
-    if (!s->components) {
+    if (!s->network->components) {
         float *squares = found.entropy_by_output;
         for (int b = 0; b < samples; b++)
             for (int k = 0; k < size; k++) {

@@ -271,26 +271,24 @@ static void open_flat(const geometry *g, int images, const float *dflat, float *
         for (int y = 0; y < m.height; y++, dflat += row) memcpy(out + i * m.floats + m.inside + y * m.row, dflat, row * sizeof(float));
 }
 
-/* ---- what Python calls ---- */
+/* ---- the functions of api.h ---- */
 
-size_t small_image_packed_floats(const network_shape *shape) {
+static size_t packed_floats(const network_shape *shape) {
     const geometry g = measure(shape);
     return lay_out_packed(&g, 0).floats;
 }
 
-size_t small_image_saved_floats(const network_shape *shape, int samples, int keep) {
+static size_t saved_floats(const network_shape *shape, int samples, int keep) {
     const geometry g = measure(shape);
     return lay_out(&g, 0, samples, keep).floats;
 }
 
-size_t small_image_scratch_floats(const network_shape *shape, int samples) {
+static size_t scratch_floats(const network_shape *shape, int samples) {
     const geometry g = measure(shape);
     return lay_out_scratch(&g, 0, samples).floats;
 }
 
-void small_image_prepare_scratch(const network_shape *shape, float *scratch, int samples) { (void)shape, (void)scratch, (void)samples; }
-
-void small_image_pack(const network_shape *shape, const_pointers parameters, int backward, float *packed, float *scratch) {
+static void pack(const network_shape *shape, const_pointers parameters, int backward, float *packed, float *scratch) {
     const geometry g = measure(shape);
     const packed_space p = lay_out_packed(&g, packed);
     const float *kinds = parameters[0], *brightness = parameters[2];
@@ -309,7 +307,7 @@ void small_image_pack(const network_shape *shape, const_pointers parameters, int
     }
 }
 
-void small_image_forward(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed,
+static void forward(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed,
                          int keep, float *place, float *scratch, float *features) {
     const geometry g = measure(shape);
     const saved s = lay_out(&g, place, samples, keep);
@@ -326,7 +324,7 @@ void small_image_forward(const network_shape *shape, const uint8_t *pixels, int 
             forward_layer(&g, i, images, s.maps[i] + at * g.maps[i].floats, p.forward[i], parameters[4 + 2 * i], out);
         }
     }
-    linear_forward(g.flat, FEATURES, s.flat, samples, last[0], last[1], t.x_transposed, t.z_transposed, features);
+    linear_forward(g.flat, FEATURES, s.flat, samples, last[0], last[1], 1, t.x_transposed, t.z_transposed, features);
 }
 
 static void write_gradients(const geometry *g, const scratch_space *t, pointers gradients) {
@@ -343,8 +341,8 @@ static void write_gradients(const geometry *g, const scratch_space *t, pointers 
     }
 }
 
-/* After small_image_forward with `keep` on the same place. */
-void small_image_backward(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed,
+/* After `forward` with `keep` on the same place. */
+static void backward(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed,
                           float *place, float *scratch, const float *features, const float *dfeatures, pointers gradients) {
     const geometry g = measure(shape);
     const saved s = lay_out(&g, place, samples, 1);
@@ -353,7 +351,7 @@ void small_image_backward(const network_shape *shape, const uint8_t *pixels, int
     const size_t image = (size_t)shape->height * shape->width * g.channels;
     const int last = 3 + 2 * g.convolutions;
     memset(t.dw[0], 0, (size_t)(t.x_transposed - t.dw[0]) * sizeof(float));
-    linear_backward(g.flat, FEATURES, s.flat, samples, parameters[last], features, dfeatures, t.x_transposed, t.z_transposed, gradients[last],
+    linear_backward(g.flat, FEATURES, s.flat, samples, parameters[last], features, dfeatures, 1, 1, t.x_transposed, t.z_transposed, gradients[last],
                     gradients[last + 1], t.dflat);
     for (int first = 0; first < samples; first += GROUP) {
         const int images = samples - first < GROUP ? samples - first : GROUP;
@@ -367,3 +365,5 @@ void small_image_backward(const network_shape *shape, const uint8_t *pixels, int
     }
     write_gradients(&g, &t, gradients);
 }
+
+const trunk small_image_trunk = {packed_floats, saved_floats, scratch_floats, NULL, pack, forward, backward, NULL};

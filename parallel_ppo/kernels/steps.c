@@ -9,7 +9,7 @@
  * C performs the stages that it can; those in `python_stages` are returned to the caller. */
 #include "claims.h"
 #include "flat.h"
-#include "lane.h"
+#include "ppo.h"
 #include <immintrin.h>
 #include <math.h>
 #include <string.h>
@@ -73,7 +73,7 @@ static void lane_stage(steps *s, int64_t step, int item) {
     const int64_t epoch = step / s->minibatches, minibatch = step % s->minibatches, slice = lane / s->lanes_of_slice, number = lane % s->lanes_of_slice;
     int64_t at = (epoch * s->slices + slice) * s->samples + minibatch * s->slice_samples;
     for (int64_t before = 0; before < number; before++) at += s->lane_sizes[before];
-    if (s->packed_step != step) lane_pack(s->lane);
+    if (s->packed_step != step) mlp_pack(s->lane->network);
     s->packed_step = step;
     lane_gradient(s->lane, s->slab, s->rows + at, (int)s->lane_sizes[number], s->scalars + step * s->num_scalars,
                   (float *)s->lane_gradients + lane * s->parameters, s->lane_statistics + lane * STATISTICS);

@@ -2,7 +2,7 @@
 
 from parallel_ppo.algorithms import ALGORITHMS, ppo
 from parallel_ppo.envs.contract import EnvSpec
-from parallel_ppo.kernels.native_lane import LaneLoss, LaneShape, NativeLane
+from parallel_ppo.kernels.native_lane import LaneLoss, NativeLane
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.policies.native_mlp import NativeMlp
 from parallel_ppo.settings.schema import Settings
@@ -15,17 +15,10 @@ def make_native_lane(settings: Settings, spec: EnvSpec, actor: Actor) -> NativeL
     if not (computes_whole_lanes(settings, spec) and is_clipped_loss and isinstance(network, NativeMlp)):
         return None
     parameters, mean, scale = actor.tensors
-    is_gaussian = spec.action.kind == "gaussian"
-    offsets, log_std_offset = network.offsets(parameters)
-    lane = LaneShape(
-        sizes=list(network.native.sizes),
-        offsets=offsets,
-        num_outputs=network.native.num_outputs,
-        choices=[] if is_gaussian else spec.action.sizes,
-        log_std_offset=log_std_offset,
-    )
     loss = LaneLoss(
         training.value_coef, training.entropy_coef, shape.learned_together, training.clip_value_loss
     )
     normalisation = (mean, scale, training.observation_clip) if training.normalize_observations else None
-    return NativeLane(lane, loss, parameters, network.native.packed, normalisation, max(shape.lane_sizes))
+    return NativeLane(
+        network.address, *network.offsets(parameters), loss, normalisation, max(shape.lane_sizes)
+    )

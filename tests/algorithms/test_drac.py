@@ -15,7 +15,7 @@ from parallel_ppo.algorithms.drac import divergence, regularized
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Part
 from parallel_ppo.envs.procgen import SPEC
 from parallel_ppo.exits import InputError
-from parallel_ppo.kernels.native import available
+from parallel_ppo.kernels.api import available
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.policies.network import Output

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from parallel_ppo.algorithms import minibatches, optimizers
-from parallel_ppo.kernels.native import available
+from parallel_ppo.kernels.api import available
 from parallel_ppo.settings.schema import Settings
 
 KERNELS = ["torch", *(["native"] if available()[0] else [])]

@@ -4,9 +4,10 @@ import pytest
 import torch
 
 from benchmarks.plain_trunks import draw_parameters, plain_trunk
+from parallel_ppo.kernels.api import available
 from parallel_ppo.kernels.build import VARIANTS
 from parallel_ppo.kernels.choice import NETWORKS
-from parallel_ppo.kernels.native import IMPALA_WIDTHS, NativeTrunk, available, parameter_shapes
+from parallel_ppo.kernels.native import IMPALA_WIDTHS, NativeTrunk, parameter_shapes
 
 USABLE = [variant for variant in VARIANTS if available(variant)[0]]
 needs_kernels = pytest.mark.skipif(not USABLE, reason=f"no kernels here: {available()[1]}")

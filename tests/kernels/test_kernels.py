@@ -19,11 +19,11 @@ from torch.nn import functional
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
 from parallel_ppo.envs.procgen import SPEC
+from parallel_ppo.kernels import api, choice
 from parallel_ppo.kernels import build as building
-from parallel_ppo.kernels import choice
 from parallel_ppo.kernels import native as loading
+from parallel_ppo.kernels.api import available
 from parallel_ppo.kernels.choice import NETWORKS, unsuitable
-from parallel_ppo.kernels.native import available
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.parameters import initialise, num_flat
 from parallel_ppo.policies.policy import Policy
@@ -133,9 +133,9 @@ def test_several_processes_build_at_once(tmp_path: Path, monkeypatch: pytest.Mon
 def fresh_loader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):  # type: ignore[no-untyped-def]
     """An empty kernel cache, and nothing remembered from other tests."""
     monkeypatch.setenv("PARALLEL_PPO_KERNEL_CACHE", str(tmp_path / "cache"))
-    loading.load_library.cache_clear()
+    api.load_library.cache_clear()
     yield tmp_path
-    loading.load_library.cache_clear()
+    api.load_library.cache_clear()
 
 
 def test_without_a_compiler_there_is_a_reason(fresh_loader: Path, monkeypatch: pytest.MonkeyPatch) -> None:

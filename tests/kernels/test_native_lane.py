@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
+from parallel_ppo.kernels.api import available
 from parallel_ppo.kernels.build import VARIANTS
-from parallel_ppo.kernels.native import available
 from parallel_ppo.policies.parameters import initialise, num_flat
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.training.optimizer_steps import epoch_order

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from parallel_ppo.kernels.native import available
-from parallel_ppo.kernels.native_linear import NativeLinear, is_suitable
+from parallel_ppo.kernels.api import available
+from parallel_ppo.kernels.native import NativeLinear, is_linear_suitable
 
 pytestmark = pytest.mark.skipif(not available()[0], reason=available()[1])
 
@@ -40,4 +40,4 @@ def test_a_sample_does_not_depend_on_the_others_of_its_batch() -> None:
 
 
 def test_sizes_that_do_not_fit_are_left_to_torch() -> None:
-    assert is_suitable(512, 64) and not is_suitable(512, 15) and not is_suitable(100, 64)
+    assert is_linear_suitable(512, 64) and not is_linear_suitable(512, 15) and not is_linear_suitable(100, 64)

@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
+from parallel_ppo.kernels.api import available
 from parallel_ppo.kernels.build import VARIANTS
 from parallel_ppo.kernels.choice import unusable
-from parallel_ppo.kernels.native import available
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.native_mlp import NativeMlp
 from parallel_ppo.policies.network import Output
@@ -168,4 +168,4 @@ def test_room_for_a_wide_observation_grows_with_its_weights() -> None:
     native.begin_inference()
     found, expected = native.forward(observation), slow_outputs(policy, flat, observation)
     np.testing.assert_allclose(found.action, expected["action"], rtol=1e-4, atol=2e-4)
-    assert native.native.space(2)[0].numel() < 2 * num_inputs * units
+    assert native.space(observation).kept.numel() < 2 * num_inputs * units

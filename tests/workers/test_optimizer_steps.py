@@ -19,7 +19,7 @@ from parallel_ppo.cluster.protocol import NoCluster
 from parallel_ppo.envs.contract import ActionSpec
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.kernels import steps as kernel
-from parallel_ppo.kernels.native import available
+from parallel_ppo.kernels.api import available
 from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.training.update import Learned, learn

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.features.curiosity.whitening import is_native, parts_of
-from parallel_ppo.kernels.native import NativeTrunk
-from parallel_ppo.kernels.native_linear import NativeLinear, is_suitable
+from parallel_ppo.kernels.native import NativeLinear, NativeTrunk, is_linear_suitable
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies.nature import Nature
 from parallel_ppo.policies.parameters import orthogonal, views
@@ -28,7 +27,7 @@ def layers(num_inputs: int, *sizes: int, native: bool = False) -> nn.Sequential:
     found: list[nn.Module] = []
     for number, (before, after) in enumerate(zip((num_inputs, *sizes), sizes, strict=False), start=1):
         relu = number < len(sizes)
-        if native and is_suitable(before, after):
+        if native and is_linear_suitable(before, after):
             found.append(NativeLinear(before, after, relu=relu))
         else:
             found += [nn.Linear(before, after), *([nn.ReLU()] if relu else [])]

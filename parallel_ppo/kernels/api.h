@@ -1,0 +1,141 @@
+/* Everything that Python shares with the kernels: constants, structures and functions.
+ *
+ * `api.py` reads this file, so it keeps to enumerations, structures of plain members, names for types, and prototypes. Arrays are C-contiguous;
+ * [K] behind a member says how many it points to. B is `samples`. */
+#ifndef PARALLEL_PPO_API_H
+#define PARALLEL_PPO_API_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Parameters or gradients, each in torch's layout. */
+typedef float *const *pointers;
+typedef const float *const *const_pointers;
+
+/* --- flat vectors (flat.c) -------------------------------------------------------------------------------------------------------------- */
+
+/* out = the sum of `lanes` vectors that are `stride` floats apart; returns the sum of its squares. `count` is a multiple of 16. */
+double flat_tree_sum(const float *vectors, size_t stride, int lanes, size_t count, float *out);
+
+/* In place; `count` is a multiple of 16. */
+void flat_adam(float *parameters, const float *gradient, float *first, float *second, size_t count, double scale, double beta1,
+               double beta2, double rate, double correction, double epsilon);
+
+/* Rows of `count` bytes, each less its mean, times its scale, in `levels` of a byte around 127.5, clamped. */
+void flat_whiten(const uint8_t *pixels, size_t rows, size_t count, const float *mean, const float *scale, float levels, uint8_t *out);
+
+/* --- trunks for images (trunk.c) -------------------------------------------------------------------------------------------------------- */
+
+enum { NATURE, IMPALA, IMPOOLA, SMALL_IMAGE };
+
+typedef struct {
+    int kind, height, width, channels;
+    int factor; /* IMPALA and IMPOOLA: times 16, 32 and 32 channels */
+} network_shape;
+
+size_t trunk_packed_floats(const network_shape *shape);
+size_t trunk_saved_floats(const network_shape *shape, int samples, int keep);
+size_t trunk_scratch_floats(const network_shape *shape, int samples);
+
+/* `scratch` is zero before. */
+void trunk_prepare_scratch(const network_shape *shape, float *scratch, int samples);
+
+/* First all weights for the forward pass, then (with `backward`) those that the backward pass reads. */
+void trunk_pack(const network_shape *shape, const_pointers parameters, int backward, float *packed, float *scratch);
+
+/* With `keep`, `place` keeps what the backward pass needs of every image. */
+void trunk_forward(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed, int keep,
+                   float *place, float *scratch, float *features);
+
+/* Overwrites the gradients, after a forward pass with `keep` on the same place. */
+void trunk_backward(const network_shape *shape, const uint8_t *pixels, int samples, const_pointers parameters, const float *packed,
+                    float *place, float *scratch, const float *features, const float *dfeatures, pointers gradients);
+
+/* One layer alone over all samples, as it runs inside the network; for the benchmark, after a whole forward and backward pass on the same
+ * place. Not for SMALL_IMAGE. */
+void trunk_layer(const network_shape *shape, int layer, int backward, const uint8_t *pixels, int samples, const_pointers parameters,
+                 const float *packed, float *place, float *scratch, float *features, pointers gradients);
+
+/* --- heads and linear layers (heads.c, linear.c) ---------------------------------------------------------------------------------------- */
+
+/* The choice of categorical actions from features [B][num_features]; draws and action [B][components]. `logits` is scratch for a sample. */
+void heads_act(const float *features, int samples, int num_features, const float *action_weight, const float *action_bias,
+               const float *value_weight, const float *value_bias, int components, const int32_t *sizes, const float *draws, float *logits,
+               float *action, float *log_prob, float *value);
+
+/* One linear layer, sizes being multiples of 64, with or without a ReLU behind it: x [B][inputs] -> out [B][outputs]. */
+size_t linear_layer_scratch_floats(int inputs, int outputs, int samples);
+void linear_layer_forward(int inputs, int outputs, const float *x, int samples, const float *w, const float *bias, int relu, float *scratch,
+                          float *out);
+void linear_layer_backward(int inputs, int outputs, const float *x, int samples, const float *w, const float *out, const float *dout, int relu,
+                           float *scratch, float *dw, float *db, float *dx);
+
+/* --- two MLPs of the same shape, for the action and for the value (mlp.c) ---------------------------------------------------------------- */
+
+/* Read in place by every call. The parameters: weight and bias of each layer, of the action's network and then of the value's; weight and
+ * bias of the action's head; of the value's. Hidden units are multiples of 16. */
+typedef struct {
+    int layers, outputs, values; /* K logits or means; V values */
+    int components;              /* categorical choices; 0: a Gaussian, or outputs that Python reads */
+    const int32_t *sizes;        /* [layers + 1] inputs and each layer's units */
+    const int32_t *choices;      /* [components] */
+    const_pointers parameters;
+    const float *log_std; /* [K] of a Gaussian */
+    float *packed;
+} mlp;
+
+size_t mlp_packed_floats(const mlp *network);
+size_t mlp_space_floats(const mlp *network, int samples);
+
+/* After every change of the parameters. */
+void mlp_pack(const mlp *network);
+
+/* x [B][inputs] -> action [B][K], value [B][V]; `space` keeps what the backward pass needs. */
+void mlp_forward(const mlp *network, const float *x, int samples, float *space, float *action, float *value);
+
+/* draws and action [B][components or K]; `outputs` [B][K] is scratch. */
+void mlp_act(const mlp *network, const float *x, int samples, float *space, float *outputs, const float *draws, float *action,
+             float *log_prob, float *value);
+
+/* Overwrites every gradient; `space` is that of `mlp_forward` of the same x. */
+void mlp_backward(const mlp *network, const float *x, int samples, float *space, const float *by_action, const float *by_value,
+                  pointers gradients);
+
+/* --- the gradient of a lane of PPO with MLPs (lane.c, ppo.c) ----------------------------------------------------------------------------- */
+
+enum { STATISTICS = 11 }; /* fields of `Statistics`; those after the first six belong to others and stay 0 */
+
+/* One of NumPy's own loops on float32. */
+typedef struct {
+    void *loop;
+    void *data;
+} numpy_function;
+
+/* Of one process. Offsets are floats from the start of a flat vector. */
+typedef struct {
+    const mlp *network; /* with one value */
+    numpy_function exp, log, add, matmul;
+    double value_coef, entropy_coef, batch_size;
+    int64_t clips_value;
+    int64_t num_offsets, log_std_offset; /* the last is -1 without one */
+    const int64_t *offsets;              /* of each parameter, in the order of the network */
+    float *scratch;
+    int64_t normalizes;
+    const float *observation_mean, *observation_scale;
+    double observation_clip;
+} lane_settings;
+
+/* One rollout's columns, [T * E][...]. */
+typedef struct {
+    const float *observation, *action, *log_prob, *value, *advantage, *target_return;
+} lane_slab;
+
+/* Floats of scratch for the largest lane. */
+size_t lane_scratch_floats(const lane_settings *settings, int samples);
+
+/* Overwrites the lane's gradient, a flat vector (what lies between the parameters is left alone), and its statistics. `scalars` are those of
+ * `ppo.Scalars`; `rows` are the samples' places in the slab. */
+void lane_gradient(const lane_settings *settings, const lane_slab *slab, const int64_t *rows, int samples, const double *scalars,
+                   float *gradient, double *statistics);
+
+#endif
