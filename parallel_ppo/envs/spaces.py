@@ -16,6 +16,7 @@ from parallel_ppo.envs.contract import ActionSpec, Part
 from parallel_ppo.exits import InputError
 
 MAX_CHANNELS = 16
+MAX_NUMBERS = (1 << 24) - 1  # of an observation, and of the choices or dimensions of an action
 PART_ALIGNMENT = 64  # bytes
 NO_BOUND = 1e30  # a larger one stands for infinity, and scaling by it would overflow
 VECTOR_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
@@ -100,6 +101,7 @@ def observation_reader(space: spaces.Space, env_id: str) -> Reader:
             f"env.id: {env_id} has {what}{_short(unknown[0].space if unknown else space)}; expected a Box,"
             f" Discrete, MultiDiscrete, MultiBinary, or a Dict or Tuple of them{_remedy(space)}"
         )
+    _check_size("observations", space, sum(spaces.flatdim(leaf.space) for leaf in leaves), env_id)
     images = [leaf for leaf in leaves if is_image(leaf.space)]
     vectors = [leaf for leaf in leaves if not is_image(leaf.space)]
     if not images:
@@ -107,6 +109,15 @@ def observation_reader(space: spaces.Space, env_id: str) -> Reader:
     if len(leaves) == 1:
         return _image_reader(images[0], env_id)
     return _mixed_reader(vectors, images, env_id)
+
+
+def _check_size(what: str, space: spaces.Space, size: int, env_id: str) -> None:
+    """Before any memory is spent on it."""
+    if size > MAX_NUMBERS:
+        raise InputError(
+            f"env.id: {env_id} has {what} of {size:,} numbers ({_short(space)}); expected at most"
+            f" {MAX_NUMBERS:,}; use a wrapper that encodes them in fewer"
+        )
 
 
 def _short(space: spaces.Space) -> str:
@@ -269,6 +280,12 @@ class ActionWriter(NamedTuple):
 
 
 def action_writer(space: spaces.Space, env_id: str) -> ActionWriter:
+    writer = _action_writer(space, env_id)
+    _check_size("actions", space, sum(writer.spec.sizes), env_id)
+    return writer
+
+
+def _action_writer(space: spaces.Space, env_id: str) -> ActionWriter:
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
         return ActionWriter(ActionSpec("categorical", (int(space.n),)), lambda row: int(row[0]) + start)

@@ -98,6 +98,8 @@ def test_procgen_is_shipped_with_the_published_settings_however_it_is_trained() 
         ("env: {id: bigfish, distribution_mode: exploration}", "bigfish has no exploration levels, only"),
         ("env: {id: coinrun, distribution_mode: extreme}", "only chaser, dodgeball, leaper, starpilot have"),
         ("env: {distribution_mode: exploration, num_levels: 5}", "env.num_levels and env.start_level: explo"),
+        ("env: {id: !!timestamp foo}", "is not valid YAML"),
+        ("env: {id: !!python/name:os.system x}", "is not valid YAML"),
         ("env: {kwargs: {a: 1}}", "env.kwargs: is an option of Gymnasium"),
         ("env: {fresh_objects: true}", "env.fresh_objects: is an option of Gymnasium"),
         ("env: {start_level: 2147483647, num_levels: 1}", "the last level would be 2,147,483,647"),

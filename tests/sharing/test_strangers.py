@@ -32,6 +32,7 @@ ASKS: list[tuple[str, str, Any]] = [
     ("env", "id", "stranger:Evil-v0"),
     ("env", "wrappers", ["stranger:Wrapper"]),
     ("env", "kwargs", {"sutton_barto_reward": True}),
+    ("env", "kwargs.sutton_barto_reward", True),
     ("training", "policy", "stranger:Trunk"),
     ("logging", "callbacks", ["stranger:callback"]),
 ]
@@ -89,6 +90,10 @@ READERS: dict[str, Callable[[str], int]] = {
 }
 
 
+def key_of(ask: tuple[str, str, Any]) -> str:
+    return f"{ask[0]}.{ask[1].partition('.')[0]}"
+
+
 CASES = [
     pytest.param(name, ask, id=f"{name}: {ask[1]}")
     for name in (*LOADERS, *TRAINERS)
@@ -104,7 +109,7 @@ def test_what_a_strangers_run_names_is_not_imported(
     run = strange_run(shared_run, elsewhere / "run", *ask)
     assert (LOADERS | TRAINERS)[name](str(run)) == 2
     error = capsys.readouterr().err
-    assert f"{ask[0]}.{ask[1]}" in error and "--trust-checkpoint" in error and error.count("\n") == 1
+    assert key_of(ask) in error and "--trust-checkpoint" in error and error.count("\n") == 1
     assert not (elsewhere / "imported").exists()
 
 
@@ -116,7 +121,7 @@ def test_reports_import_nothing_that_a_run_names(shared_run: Path, elsewhere: Pa
 
 
 @pytest.mark.parametrize("where", ["config", "weights", "both"])
-@pytest.mark.parametrize("ask", ASKS[:4], ids=lambda ask: ask[1])
+@pytest.mark.parametrize("ask", ASKS[:-1], ids=lambda ask: ask[1])
 def test_verify_imports_nothing_that_a_folder_names(
     folder: Path, elsewhere: Path, where: str, ask: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -127,7 +132,7 @@ def test_verify_imports_nothing_that_a_folder_names(
         ask_in_weights(folder / "policy.safetensors", *ask)
         rewrite(folder, "policy.safetensors", (folder / "policy.safetensors").read_bytes())
     assert verify([str(folder), "--iterations", "1"]) == 2
-    assert f"{ask[0]}.{ask[1]}" in capsys.readouterr().err
+    assert key_of(ask) in capsys.readouterr().err
     assert not (elsewhere / "imported").exists()
 
 
