@@ -53,10 +53,10 @@ def initial_second_moment(optimizer: str) -> float:
 Vectors = tuple[Tensor, Tensor, Tensor, Tensor]  # parameters, gradient, first and second moment
 
 
-def adam_rates(number: int, learning_rate: float) -> tuple[float, float]:
-    """The rate of step `number`, and what the root of the second moment is multiplied with."""
+def adam_corrections(number: int) -> tuple[float, float]:
+    """Of step `number`: the divisor of the learning rate, and the factor of the second moment's root."""
     beta1, beta2 = ADAM_BETAS
-    return learning_rate / (1 - beta1**number), 1 / math.sqrt(1 - beta2**number)
+    return 1 - beta1**number, 1 / math.sqrt(1 - beta2**number)
 
 
 def _adam(
@@ -64,7 +64,8 @@ def _adam(
 ) -> None:
     """Block by block, so that a block's six arrays stay in the cache."""
     beta1, beta2 = ADAM_BETAS
-    rate, correction = adam_rates(number, learning_rate)
+    divisor, correction = adam_corrections(number)
+    rate = learning_rate / divisor
     if kernels == "native":
         native.adam(*vectors, gradient_scale, beta1, beta2, rate, correction, epsilon)
         return

@@ -16,7 +16,7 @@
 
 enum { LANES, SUM, EXCHANGE, OPTIMIZER, COPY, STAGES };
 enum { GO, STOPPED, NOT_FINITE }; /* verdicts on a step */
-enum { NORM = STATISTICS, PREDICTOR_NORM, VERDICT, RESULTS }; /* what follows the sums in a row of results */
+enum { NORM = STATISTICS, PREDICTOR_NORM, RATE, VERDICT, RESULTS }; /* what follows the sums in a row of results */
 enum { BLOCK = 16384, TIMES = 3, DEPTH = 32 };
 static const double LEAST_SPIN = 2e-6, MOST_SPIN = 1e-4, TURN = 0.05; /* seconds: of `spin_seconds`; of work before the caller gets control */
 
@@ -30,7 +30,7 @@ typedef struct {
     float *gradient;                  /* [parameters] */
     double *squares;                  /* [blocks] */
     float *now[3], *next[3];          /* parameters, first and second moment; and their scratch */
-    const double *scalars, *rates;    /* [steps][num_scalars]; [steps][2] of Adam: rate and correction */
+    const double *scalars, *rates;    /* [steps][num_scalars]; [steps][2] of Adam: what divides the rate, and what multiplies the root */
     double *results;                  /* [steps][RESULTS] */
     double *times;                    /* [steps][lanes + 3 ranges][TIMES]: began, ended, holder */
     const int64_t *rows;              /* [epochs][slices][samples]: rows of the slab in the order of use */
@@ -39,7 +39,8 @@ typedef struct {
     const int64_t *lane_sizes;        /* [lanes of a slice] */
     int64_t parameters, policy_blocks, num_scalars, steps, first_lane, lanes, all_lanes, ranges, lanes_of_slice, slices, samples, minibatches, slice_samples;
     double max_norm, target_kl, batch_size, beta1, beta2, epsilon;
-    int64_t has_target;
+    double learning_rate, adaptive_kl, adaptive_factor, adaptive_min, adaptive_max; /* at the start of the update; of the rule in rate_of */
+    int64_t adapts, has_target;
     int64_t has_exchange, python_stages; /* several nodes; a bit for each stage that the caller performs */
     int64_t holder, holders;
     word first, round;                /* of this update; of the item that was claimed last */
@@ -114,11 +115,21 @@ static double norm_of(const steps *s, int64_t first, int64_t end) {
     return total >= 0 ? sqrt(total) : NAN;
 }
 
+/* The policy's learning rate at a step, which follows from earlier rows of results: the rule of features/adaptive_rate.py. */
+static double rate_of(const steps *s, int64_t step, const double *sums) {
+    if (step == 0) return s->learning_rate;
+    const double rate = result_of(s, step - 1)[RATE], divergence = sums[4] / s->batch_size;
+    if (s->adapts && divergence > 2 * s->adaptive_kl) return fmax(rate / s->adaptive_factor, s->adaptive_min);
+    if (s->adapts && divergence > 0 && divergence < s->adaptive_kl / 2) return fmin(rate * s->adaptive_factor, s->adaptive_max);
+    return rate;
+}
+
 /* Whether a step is taken, and its row of results. Every range calls this and finds the same; the first one writes it. */
 bool steps_judge(const steps *s, int range, double *result) {
     sum_statistics(s, result);
     result[NORM] = norm_of(s, 0, s->policy_blocks);
     result[PREDICTOR_NORM] = norm_of(s, s->policy_blocks, blocks_of(s));
+    result[RATE] = rate_of(s, step_of(s, s->round), result);
     bool finite = true;
     for (int k = 0; k <= PREDICTOR_NORM; k++) finite = finite && isfinite(result[k]);
     if (s->has_target && !(result[4] / s->batch_size <= s->target_kl)) result[VERDICT] = STOPPED;
@@ -134,7 +145,7 @@ static void optimizer_stage(const steps *s, int64_t step, int range) {
     const double wanted = s->max_norm / (found[NORM] + 1e-6), *rates = s->rates + 2 * step;
     const float *const from[] = {s->now[0] + at, s->now[1] + at, s->now[2] + at};
     float *const into[] = {s->next[0] + at, s->next[1] + at, s->next[2] + at};
-    flat_adam_into(from, into, s->gradient + at, count, wanted < 1 ? wanted : 1, (adam_numbers){s->beta1, s->beta2, rates[0], rates[1], s->epsilon});
+    flat_adam_into(from, into, s->gradient + at, count, wanted < 1 ? wanted : 1, (adam_numbers){s->beta1, s->beta2, found[RATE] / rates[0], rates[1], s->epsilon});
 }
 
 static void copy_stage(const steps *s, int range) {

@@ -9,7 +9,7 @@ from parallel_ppo.kernels.choice import choose_variant
 LANES, SUM, EXCHANGE, OPTIMIZER, COPY = range(5)  # the stages of a step
 NUM_STAGES = 5
 GO, STOPPED, NOT_FINITE = range(3)  # verdicts on a step
-NUM_VERDICT_COLUMNS = 3  # norm, norm of the predictors' gradient, verdict: after the sums in a row of results
+NUM_VERDICT_COLUMNS = 4  # norm, that of the predictors' gradient, learning rate, verdict: after the sums
 NOTHING, OVER, AGAIN, EXCHANGE_OPENED = -1, -2, -3, -4  # instead of an item
 ITEM_BITS = 24  # of a claim, for its holder and whether it is done; the others are the round
 MAX_ITEMS = (1 << ITEM_BITS) - 1
@@ -31,8 +31,10 @@ class StepsView(ctypes.Structure):
             "parameters", "policy_blocks", "num_scalars", "steps", "first_lane", "lanes", "all_lanes", "ranges",
             "lanes_of_slice", "slices", "samples", "minibatches", "slice_samples",
         )),
-        *((name, _number) for name in ("max_norm", "target_kl", "batch_size", "beta1", "beta2", "epsilon")),
-        *((name, _integer) for name in ("has_target", "has_exchange", "python_stages", "holder", "holders")),
+        *((name, _number) for name in ("max_norm", "target_kl", "batch_size", "beta1", "beta2", "epsilon", "learning_rate",
+            "adaptive_kl", "adaptive_factor", "adaptive_min", "adaptive_max",
+        )),
+        *((name, _integer) for name in ("adapts", "has_target", "has_exchange", "python_stages", "holder", "holders")),
         ("first", _word), ("round", _word), ("packed_step", _integer),
         ("spin_seconds", _number), ("opened_exchange", _integer),
     )  # fmt: skip

@@ -78,6 +78,8 @@ def _check_algorithm(settings: Settings) -> None:
         raise InputError(
             "training.augmentation_coef: nothing is augmented; set training.augmentation, or remove it"
         )
+    if training.learning_rate_schedule == "adaptive":
+        _check_adaptive(training, kind.single_pass)
     if training.reward_gamma is not None and not training.normalize_rewards:
         raise InputError(
             "training.reward_gamma: has no effect unless training.normalize_rewards is true; remove it"
@@ -86,6 +88,21 @@ def _check_algorithm(settings: Settings) -> None:
         raise InputError(
             "training.clip_rewards: rewards are normalised, and then clipped by training.reward_clip; "
             "set training.normalize_rewards to false"
+        )
+
+
+def _check_adaptive(training: TrainingSettings, single_pass: bool) -> None:
+    if single_pass:
+        raise InputError(
+            f"training.learning_rate_schedule: {training.algorithm} takes one step for each batch, so there is"
+            " no KL to adapt to; use constant or linear, or ppo or appo"
+        )
+    if training.learning_rate_warmup is not None:
+        raise InputError("training.learning_rate_warmup: the adaptive schedule has none; remove it")
+    if not training.adaptive_min <= training.learning_rate <= training.adaptive_max:
+        raise InputError(
+            f"training.learning_rate: {training.learning_rate} is not between training.adaptive_min"
+            f" ({training.adaptive_min}) and training.adaptive_max ({training.adaptive_max})"
         )
 
 

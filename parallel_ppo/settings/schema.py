@@ -180,9 +180,19 @@ class TrainingSettings(Section):
     learning_rate: PositiveFloat = setting(
         5e-4, "Step size of the optimizer.", shown="0.0005; a2c and a3c: 0.0007"
     )
-    learning_rate_schedule: Literal["constant", "linear"] = setting(
-        "constant", "constant, or linear: decay to 0."
+    learning_rate_schedule: Literal["constant", "linear", "adaptive"] = setting(
+        "constant", "constant, linear: decay to 0, or adaptive: follow the approximate KL of each minibatch."
     )
+    adaptive_kl: PositiveFloat = setting(
+        0.01,
+        "Adaptive schedule: the KL to hold. The rate is divided by `adaptive_factor` above twice this KL and"
+        " multiplied by it below half of it.",
+    )
+    adaptive_factor: Annotated[float, Field(gt=1)] = setting(
+        1.5, "Adaptive schedule: the factor between two learning rates."
+    )
+    adaptive_min: PositiveFloat = setting(1e-5, "Adaptive schedule: the smallest learning rate.")
+    adaptive_max: PositiveFloat = setting(1e-2, "Adaptive schedule: the largest learning rate.")
     learning_rate_warmup: Positive | None = setting(
         None,
         "Environment steps over which the learning rate grows linearly from 0; schedules apply on top of it.",

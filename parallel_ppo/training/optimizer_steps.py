@@ -13,6 +13,7 @@ from parallel_ppo.algorithms import ALGORITHMS, minibatches, optimizers
 from parallel_ppo.algorithms.algorithm import Schedules, Statistics
 from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.exits import NumbersError
+from parallel_ppo.features.adaptive_rate import adapted
 from parallel_ppo.kernels.steps import GO, NOT_FINITE, STOPPED
 from parallel_ppo.memory.arrays import BLOCK
 from parallel_ppo.records.timeline import Timeline
@@ -29,6 +30,7 @@ class Applied(NamedTuple):
     statistics: Statistics
     norm: float
     predictor_norm: float
+    learning_rate: float
 
 
 def take_steps(
@@ -40,13 +42,13 @@ def take_steps(
     spans = by(state, pool, cluster, schedules, timeline, num_scalars)
     timeline.enter("optimizer")
     applied = list[Applied]()
-    for step, (*sums, norm, predictor_norm, verdict) in enumerate(state.memory.step_results.tolist()):
+    for step, (*sums, norm, predictor_norm, rate, verdict) in enumerate(state.memory.step_results.tolist()):
         found = Statistics(*sums)
         if verdict != GO:
             if not np.isfinite([*sums, norm, predictor_norm]).all():
                 raise NumbersError(_not_finite(state, step))
             return applied, True, spans
-        applied.append(Applied(found, norm, predictor_norm))
+        applied.append(Applied(found, norm, predictor_norm, rate))
         state.counters.optimizer_steps += 1
     return applied, False, spans
 
@@ -70,10 +72,8 @@ def _write_plan(state: TrainingState, schedules: Schedules, timeline: Timeline) 
         num_scalars = len(scalars[0])
         memory.step_scalars[epoch * per_epoch : (epoch + 1) * per_epoch, :num_scalars] = scalars
     first = state.counters.optimizer_steps + 1
-    memory.step_rates[:] = [
-        optimizers.adam_rates(number, schedules.learning_rate)
-        for number in range(first, first + shape.num_optimizer_steps)
-    ]
+    numbers = range(first, first + shape.num_optimizer_steps)
+    memory.step_rates[:] = [optimizers.adam_corrections(number) for number in numbers]
     return num_scalars
 
 
@@ -163,30 +163,35 @@ def _steps_by_coordinator(
             timeline.enter("exchange")
             _exchange(state, cluster)
         timeline.enter("optimizer")
-        memory.step_results[step] = _judged(state, lanes if shape.num_actors else range(shape.num_lanes))
-        *_, norm, predictor_norm, verdict = memory.step_results[step].tolist()
+        rate = memory.step_results[step - 1, -2] if step else schedules.learning_rate
+        judged = lanes if shape.num_actors else range(shape.num_lanes)
+        memory.step_results[step] = _judged(state, judged, float(rate), is_first=step == 0)
+        *_, norm, predictor_norm, rate, verdict = memory.step_results[step].tolist()
         if verdict != GO:
             return spans
         number = state.counters.optimizer_steps + step + 1
-        numbers = StepNumbers(number, schedules.learning_rate, norm, predictor_norm)
+        numbers = StepNumbers(number, rate, norm, predictor_norm)
         step_blocks(memory, settings, everything, vectors, numbers)
         if shape.num_actors:
             state.versions.keep_actor(step)
     return spans
 
 
-def _judged(state: TrainingState, lanes: range) -> list[float]:
-    """As `steps_judge` of kernels/steps.c; A3C's steps have no target_kl."""
+def _judged(state: TrainingState, lanes: range, rate: float, *, is_first: bool) -> list[float]:
+    """As `steps_judge` of kernels/steps.c, after a step with `rate`; A3C's steps have no target_kl."""
     memory, training, shape = state.memory, state.settings.training, state.settings.shape
     statistics = memory.tensor("lane_statistics")[lanes.start : lanes.stop]
     sums = minibatches.tree_sum(list(statistics)).tolist()
     squares, end = memory.gradient_squares.tolist(), -(-memory.policy_end // BLOCK)
     totals = minibatches.plain_sum(squares[:end]), minibatches.plain_sum(squares[end:])
     norms = [math.sqrt(total) if total >= 0 else math.nan for total in totals]
+    divergence = Statistics(*sums).approx_kl / shape.batch_size
+    if training.learning_rate_schedule == "adaptive" and not is_first:
+        rate = adapted(training, rate, divergence)
     target = None if shape.num_actors else training.target_kl
-    if target is not None and not Statistics(*sums).approx_kl / shape.batch_size <= target:
-        return [*sums, *norms, STOPPED]
-    return [*sums, *norms, GO if np.isfinite([*sums, *norms]).all() else NOT_FINITE]
+    if target is not None and not divergence <= target:
+        return [*sums, *norms, rate, STOPPED]
+    return [*sums, *norms, rate, GO if np.isfinite([*sums, *norms]).all() else NOT_FINITE]
 
 
 def _not_finite(state: TrainingState, step: int) -> str:

@@ -8,6 +8,7 @@ shared memory, in slots (`memory/snapshots.py`).
 from dataclasses import dataclass, field
 
 from parallel_ppo.algorithms.optimizers import initial_second_moment
+from parallel_ppo.features.adaptive_rate import AdaptiveRate, RateState
 from parallel_ppo.features.curiosity.state import Curiosity
 from parallel_ppo.features.episodes import Episode, Episodes
 from parallel_ppo.features.levels import LevelReplay, LevelState
@@ -52,6 +53,7 @@ class TrainingState:
             LevelReplay(settings.env, memory.of(LevelState)) if LevelState.is_needed(settings) else None
         )
         self.curiosity = Curiosity(settings, memory.spec, memory) if settings.curiosity.is_curious else None
+        self.adaptive = AdaptiveRate(settings, memory) if RateState.is_needed(settings) else None
         self.publish()
 
     def publish(self) -> None:

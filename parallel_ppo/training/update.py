@@ -49,7 +49,11 @@ def learn(
         state.levels.learn(rollout)
     if state.curiosity is not None:
         state.curiosity.add_advantages(rollout)
+    if state.adaptive is not None:
+        schedules = schedules._replace(learning_rate=state.adaptive.rate)
     applied, stopped, more = take_steps(state, pool, cluster, schedules, timeline)
+    if state.adaptive is not None and applied:
+        state.adaptive.learn(applied[-1].learning_rate)
     timeline.enter("statistics")
     columns = _columns(state, applied, stopped, schedules)
     state.observations.learn(rollout, cluster)

@@ -7,6 +7,7 @@ import numpy as np
 from parallel_ppo.algorithms import ALGORITHMS
 from parallel_ppo.algorithms.algorithm import Statistics
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.features.adaptive_rate import RateState
 from parallel_ppo.features.curiosity.models import num_predictor_parameters
 from parallel_ppo.features.curiosity.state import (
     CuriosityRollout,
@@ -27,7 +28,7 @@ from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
 
 TABLES: tuple[type[Table], ...] = (
-    *shared.CORE, RewardState, ObservationState, EpisodeState, LevelState,
+    *shared.CORE, RewardState, ObservationState, EpisodeState, LevelState, RateState,
     CuriosityState, CuriosityRollout, EpisodicRollout, EpisodicStart,
 )  # fmt: skip
 

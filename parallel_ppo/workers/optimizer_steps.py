@@ -64,7 +64,9 @@ def _view(settings: Settings, memory: Memory) -> kernel.StepsView:
         minibatches=shape.num_minibatches, slice_samples=shape.slice_samples,
         max_norm=training.max_grad_norm, target_kl=target_kl or 0.0, batch_size=shape.batch_size,
         beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], epsilon=training.adam_eps,
-        has_target=target_kl is not None, has_exchange=settings.cluster.nnodes > 1,
+        adaptive_kl=training.adaptive_kl, adaptive_factor=training.adaptive_factor,
+        adaptive_min=training.adaptive_min, adaptive_max=training.adaptive_max,
+        adapts=training.learning_rate_schedule == "adaptive", has_target=target_kl is not None, has_exchange=settings.cluster.nnodes > 1,
     )  # fmt: skip
     view.kept = sizes  # as long as the view
     return view
@@ -191,6 +193,7 @@ class StepTaker:
         view, plan = self.view, task.detail
         view.first, view.ranges, view.holders, view.holder = plan.first, plan.ranges, plan.num_workers, index
         view.first_lane, view.lanes = plan.lanes[0], plan.lanes[1] - plan.lanes[0]
+        view.learning_rate = plan.learning_rate
         view.packed_step, view.spin_seconds, view.opened_exchange = -1, kernel.MOST_SPIN, 0
         by_python = {
             stage for stage in range(kernel.NUM_STAGES) if self.is_observed or stage not in self.native
@@ -247,6 +250,6 @@ class StepTaker:
         span = slice(blocks.start * BLOCK, blocks.stop * BLOCK)
         for vector, name in zip(self.vectors, LEARNED, strict=True):
             vector[span] = self.memory.tensor(name)[span]
-        norms = float(result[-3]), float(result[-2])
-        numbers = StepNumbers(plan.steps_before + step + 1, plan.learning_rate, *norms)
+        *_, norm, predictor_norm, learning_rate, _ = result.tolist()
+        numbers = StepNumbers(plan.steps_before + step + 1, learning_rate, norm, predictor_norm)
         step_blocks(self.memory, self.settings, blocks, self.vectors, numbers)

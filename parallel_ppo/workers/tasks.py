@@ -61,7 +61,7 @@ class StepsPlan(NamedTuple):
     sums_lanes: bool  # False: the cluster adds them up in groups
     num_scalars: int
     steps_before: int  # optimizer steps of the run before this update
-    learning_rate: float
+    learning_rate: float  # of the first step
 
 
 def is_pinned(task: Task) -> bool:

@@ -28,6 +28,7 @@ FEATURES: dict[str, tuple[dict[str, Any], str]] = {  # settings, and how the nam
     "episodes": ({}, "episode."),
     "recent episodes": ({}, "recent."),
     "versions": ({"training__lag": 1, "training__normalize_observations": True}, "version"),
+    "adaptive rate": ({"training__learning_rate_schedule": "adaptive"}, "schedules."),
     "levels": ({}, "levels."),
     "levels with a lag": ({"training__lag": 1}, "version_level_chances"),
     "rnd": ({"curiosity__kind": "rnd"}, "curiosity."),
@@ -72,7 +73,7 @@ def one_step(state: TrainingState, *others: Any) -> tuple[list[Applied], bool, l
     """In place of the optimizer's: moves the parameters by the targets."""
     state.parameters += float(state.memory.advantage.sum())
     state.counters.optimizer_steps += 1
-    return [Applied(Statistics(*[0.5] * len(Statistics._fields)), 1.0, 1.0)], False, []
+    return [Applied(Statistics(*[0.5] * len(Statistics._fields)), 1.0, 1.0, 2e-3)], False, []
 
 
 @pytest.mark.parametrize("name", FEATURES)

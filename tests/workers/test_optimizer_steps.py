@@ -121,7 +121,7 @@ class Crew:
         self.steps = Steps(worker.settings, worker.memory, NUM_WORKERS, range(worker.shape.num_slices))
         self.view = self.steps.view
         TrainingState(worker.settings, worker.memory)
-        self.memory.step_rates[:] = 1e-3, 1.1
+        self.memory.step_rates[:] = 1.0, 1.1
         self.start_state = {name: getattr(self.memory, name).copy() for name in LEARNED}
         self.pids: list[int] = []
 
