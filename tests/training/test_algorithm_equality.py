@@ -29,12 +29,13 @@ ALGORITHMS = {
     "a3c": ["--algorithm", "a3c", "--set", "training.num_actors=4", "--n-epochs", "1", "--batch-size", "128"],
     "impala": ["--algorithm", "impala", "--n-epochs", "1", "--batch-size", "128"],
     "appo": ["--algorithm", "appo", *MINIBATCHES],
-    "ppo-lag-3": ["--set", "training.lag=3", *MINIBATCHES],
+    "ppo-lag-3": ["--set", "training.lag=3", "--set", "training.learning_rate_warmup=2000", *MINIBATCHES],
 }
 GENERALIZATION = {
     "ppo-plr-drac-lag-1": ["--set", "env.level_sampler=plr", "--set", "training.augmentation=crop",
                        "--set", "training.lag=1", "--batch-size", "64", "--n-epochs", "1"],
 }  # fmt: skip
+ADAPTIVE = {"ppo-adaptive": ["--set", "training.learning_rate_schedule=adaptive", *MINIBATCHES]}
 SMALL_IMAGES = {"ppo": MINIBATCHES}
 STEPS = ["--total-timesteps", "2560"]
 
@@ -82,13 +83,13 @@ def images(name: str) -> Any:
 
 
 CASES = [("CartPole-v1", name) for name in ALGORITHMS] + [images(name) for name in ALGORITHMS]
-CASES += [("small images", name) for name in SMALL_IMAGES]
+CASES += [("small images", name) for name in SMALL_IMAGES] + [("CartPole-v1", name) for name in ADAPTIVE]
 CASES += [pytest.param("starpilot", name, marks=pytest.mark.procgen) for name in GENERALIZATION]
 
 
 @pytest.mark.parametrize(("env", "name"), CASES)
 def test_every_algorithm_learns_the_same_bits(env: str, name: str, tmp_path: Path) -> None:
-    arguments = [*SHAPE, *ENVIRONMENTS[env], *(ALGORITHMS | GENERALIZATION | SMALL_IMAGES)[name]]
+    arguments = [*SHAPE, *ENVIRONMENTS[env], *(ALGORITHMS | GENERALIZATION | ADAPTIVE | SMALL_IMAGES)[name]]
     broken = killed_and_resumed(tmp_path / "broken", arguments)
     assert broken.summary["worker_restarts"] >= 1 and broken.summary["bit_exact"]
     algorithm = name.partition("-")[0]
