@@ -14,14 +14,14 @@ GIVEN_DURATION := $(if $(filter-out file,$(origin DURATION)),--duration $(DURATI
 OUTPUT := $(if $(OUTPUT_DIR),--output-dir $(OUTPUT_DIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train train-parallel train-sequential train-classic train-cluster-local compare evaluate play quick tensorboard test test-full test-cluster test-extras dist lint check format bench tune scaling chaos clean
+.PHONY: help setup train train-parallel train-sequential train-classic train-cluster-local compare evaluate play quick tensorboard test test-full test-cluster test-extras dist release-check lint check format bench tune scaling chaos clean
 
 help: ## show this list
 	@echo "make train-parallel DURATION=1.0 GAME=coinrun WORKERS=auto SEED=1 OUTPUT_DIR=runs/mine"
 	@echo
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-venv/.ready: requirements.txt requirements-dev.txt setup.sh
+venv/.ready: pyproject.toml requirements.txt requirements-dev.txt setup.sh
 	@./setup.sh
 
 setup: venv/.ready ## make venv/ with everything in it
@@ -67,9 +67,13 @@ test-cluster: venv/.ready ## the job script under a real SLURM, where its packag
 test-extras: dist ## the wheel, the notebook and each extra, in venvs of their own under build/ (long)
 	@$(PYTHON_BIN) tools/test_extras.py
 
-dist: venv/.ready ## a wheel in dist/
+dist: venv/.ready ## a wheel with compiled kernels and an sdist in dist/
 	@rm -rf build/lib build/bdist* dist
-	@venv/bin/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	@PARALLEL_PPO_WHEEL=platform venv/bin/pip wheel --quiet --no-deps --wheel-dir dist .
+	@venv/bin/python -m build --sdist --outdir dist . > /dev/null
+
+release-check: ## check version, changelog, wheel and sdist on every Python of this machine (long)
+	@tools/release_check.sh
 
 lint: venv/.ready ## format and lint checks, types
 	@venv/bin/ruff format --check . && venv/bin/ruff check . && venv/bin/mypy

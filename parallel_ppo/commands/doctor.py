@@ -51,8 +51,6 @@ def _torch() -> str:
 def _numpy() -> str:
     import numpy
 
-    if numpy.lib.NumpyVersion(numpy.__version__) >= "2.0.0":
-        raise RuntimeError(f"numpy {numpy.__version__}; Procgen needs a version below 2")
     return numpy.__version__
 
 
@@ -66,12 +64,21 @@ def _gymnasium() -> str:
     return f"{gymnasium.__version__}, CartPole-v1 steps"
 
 
+def _has_procgen() -> bool:
+    return importlib.util.find_spec("procgen") is not None
+
+
 def _procgen() -> str:
     import numpy as np
 
-    from parallel_ppo.envs.procgen import ProcgenSlice
+    from parallel_ppo.envs.procgen import ProcgenSlice, problem
     from parallel_ppo.settings.schema import EnvSettings
 
+    if not _has_procgen():
+        return "not installed: pip install 'parallel_ppo[procgen]'"
+    reason = problem()
+    if reason is not None:
+        raise RuntimeError(reason)
     env = ProcgenSlice(settings=EnvSettings(id="coinrun"), seed=0, first_env=0, num_envs=8)
     env.reset()
     began = time.perf_counter()
@@ -101,6 +108,8 @@ def _train(folder: Path, *arguments: str) -> dict:
 def _training() -> str:
     with tempfile.TemporaryDirectory() as temporary:
         arguments = ["--env", "coinrun", "--policy", "nature"]
+        if not _has_procgen():
+            arguments = ["--env", "CartPole-v1"]
         parallel = _train(Path(temporary, "parallel"), "--num-workers", "2", *arguments)
         sequential = _train(Path(temporary, "sequential"), "--sequential", "--num-threads", "1", *arguments)
     if parallel["policy_sha256"] != sequential["policy_sha256"]:

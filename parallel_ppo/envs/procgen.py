@@ -1,6 +1,7 @@
 """Procgen behind the slice contract. Created in the process that steps it, never across a fork."""
 
 import contextlib
+import importlib.util
 import os
 import struct
 import sys
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec, ReplayCheck, Step, View
+from parallel_ppo.exits import InputError
 from parallel_ppo.keyed import integer_seed
 from parallel_ppo.settings.procgen import NATIVE_OPTIONS, game_name
 from parallel_ppo.settings.schema import EnvSettings
@@ -33,7 +35,19 @@ def _quiet() -> Iterator[None]:
             sys.stderr = kept
 
 
+def problem() -> str | None:
+    """Why Procgen cannot be used here, or None."""
+    if importlib.util.find_spec("procgen") is None:
+        return "Procgen is not installed; pip install 'parallel_ppo[procgen]' (Python 3.10 to 3.12)"
+    if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
+        return f"Procgen needs NumPy below 2, this is {np.__version__}; pip install 'numpy<2'"
+    return None
+
+
 def probe(settings: EnvSettings) -> EnvSpec:
+    reason = problem()
+    if reason is not None:
+        raise InputError(f"env.id: {settings.id}: {reason}")
     return SPEC
 
 
