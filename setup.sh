@@ -17,17 +17,15 @@ find_python() {
   fail "no Python 3.10, 3.11 or 3.12 found${PYTHON:+ at $PYTHON}; install one, or name it: PYTHON=/path/to/python3.11 ./setup.sh"
 }
 
-# Another `pip install` may have replaced a version, such as NumPy 1 by NumPy 2, which breaks Procgen.
-conflicts() { venv/bin/python -m pip --disable-pip-version-check check 2>/dev/null | grep -v '^No broken requirements'; }
-
 stamp="venv/.ready-$(cat pyproject.toml requirements.txt requirements-dev.txt setup.sh | cksum | cut -d' ' -f1)"
 if [ -f "$stamp" ] && venv/bin/python -c '' 2>/dev/null; then
-  if ! found=$(conflicts); then
+  # Another `pip install` may have replaced a version, such as NumPy 1 by NumPy 2, which breaks Procgen.
+  if conflicts=$(venv/bin/python -m pip --disable-pip-version-check check 2>/dev/null); then
     touch venv/.ready
     echo "setup: venv/ is up to date"
     exit 0
   fi
-  echo "setup: repairing venv/: $(head -n 1 <<< "$found")"
+  echo "setup: repairing venv/: $(head -n 1 <<< "$conflicts")"
 fi
 
 if ! venv/bin/python -c '' 2>/dev/null; then

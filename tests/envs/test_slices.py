@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
+from parallel_ppo.envs import procgen as procgen_env
 from parallel_ppo.envs.families import make_slice, probe
 from parallel_ppo.envs.single import pack_arrays, unpack_arrays
+from parallel_ppo.exits import InputError
 from parallel_ppo.settings import procgen
-from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.schema import EnvSettings, Settings
 from tests.conftest import small_settings
 
 
@@ -114,3 +116,19 @@ def test_an_environment_that_is_forgotten_is_not_closed_by_the_garbage_collector
     CEnv.__del__(env.native)  # type: ignore[attr-defined]
     assert not closed
     env.native._close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("version", "is_installed", "message"),
+    [
+        ("2.1.0", True, "needs NumPy below 2, this is 2.1.0"),
+        ("1.26.4", False, "is not installed; pip install"),
+    ],
+)
+def test_a_missing_procgen_is_one_line(
+    version: str, is_installed: bool, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(procgen_env.importlib.util, "find_spec", lambda name: is_installed or None)
+    monkeypatch.setattr(procgen_env.np, "__version__", version)
+    with pytest.raises(InputError, match=message):
+        procgen_env.probe(EnvSettings(id="coinrun"))
