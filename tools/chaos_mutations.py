@@ -35,7 +35,7 @@ from parallel_ppo.settings.schema import Settings
 from parallel_ppo.settings.yaml_files import to_yaml
 from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training import checkpoint
-from parallel_ppo.training.checkpoint import ENVIRONMENTS, FILES, MANIFEST
+from parallel_ppo.training.checkpoint import FILES, MANIFEST
 from parallel_ppo.training.planning import make_plan
 from parallel_ppo.training.session import check_resources
 
@@ -209,7 +209,7 @@ class CheckpointMutator:
                 data = (place / name).read_bytes()
                 content["files"][name] = {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
             if self.draw.random() < 0.6:
-                content["environments_hmac"] = signature((place / ENVIRONMENTS).read_bytes())
+                content["signature"] = signature(checkpoint.canonical(content))
             (place / MANIFEST).write_text(json.dumps(content))
         except (OSError, ValueError, KeyError, TypeError, RecursionError):
             return

@@ -133,6 +133,7 @@ def _run(
     plan: "Plan", arguments: argparse.Namespace, signals: Signals, audience: Audience | None
 ) -> ExitCode:
     fork_server = None
+    plan.directory.claim()
     if not plan.inline:
         from parallel_ppo.workers.fork_server import ForkServer
 
@@ -150,6 +151,7 @@ def _run(
             plan, display, fork_server, signals, verbose=arguments.verbose, callbacks=callbacks
         )
     finally:
+        plan.directory.close()
         if fork_server is not None:
             fork_server.close()
 

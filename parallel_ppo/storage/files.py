@@ -1,6 +1,7 @@
-"""Files that are never half-written, and reading that cannot be led astray."""
+"""Files that are never half-written, and safe reading of files that others made."""
 
 import contextlib
+import errno
 import os
 import secrets
 import stat
@@ -9,11 +10,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 CHUNK = 1 << 20
-TEMPORARY = ".writing-"  # what is not finished begins with this
+TEMPORARY = ".writing-"  # begins the name of a file that is not finished
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-
-Pieces = Sequence[memoryview]  # bytes that belong one behind the other: arrays are written where they lie
+Pieces = Sequence[memoryview]  # consecutive parts of a file, so that arrays are written without a copy
 
 
 class Damaged(Exception):
@@ -21,14 +21,12 @@ class Damaged(Exception):
 
 
 def temporary_beside(path: Path) -> Path:
-    """A name in the same folder that nobody can guess: no link that lies there already can lead a write
-    elsewhere.
-    """
+    """An unpredictable name in the same folder: no link that was put there can redirect a write."""
     return path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}{path.suffix}")
 
 
 def write_durably(path: Path, *pieces: bytes | memoryview) -> None:
-    """A new file: one that is there already, or a link, is an error."""
+    """A new file. An existing file or link is an error."""
     descriptor = os.open(path, NEW_FILE, 0o666)
     try:
         for piece in pieces:
@@ -40,12 +38,13 @@ def write_durably(path: Path, *pieces: bytes | memoryview) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """The old content or the new one, whatever happens; nothing else stays behind a failure."""
+def write_atomically(path: Path, *pieces: bytes | memoryview) -> None:
+    """The old content or the new one, even after a power failure; nothing else is left after an error."""
     temporary = temporary_beside(path)
     try:
-        write_durably(temporary, data)
+        write_durably(temporary, *pieces)
         os.replace(temporary, path)
+        sync_directory(path.parent)
     except OSError:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
@@ -53,22 +52,36 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def open_to_append(path: Path) -> int:
-    """A descriptor. A link in the place of the file is an error: it could lead anywhere."""
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
-    return os.open(path, flags, 0o666)
+    """A descriptor of a regular file. A link or a pipe in its place is an error."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is not a regular file", str(path))
+    return descriptor
 
 
 def sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    """Makes names durable. Some file systems cannot, and a folder may be writable but not readable."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except PermissionError:
+        return
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
     finally:
         os.close(descriptor)
 
 
 @contextlib.contextmanager
 def open_regular(path: Path, max_bytes: int) -> Iterator[BinaryIO]:
-    """A regular file of bounded size: no pipe to wait for, no device that never ends."""
+    """The one way to read a file that others may have made: a regular file of bounded size, never a pipe
+    that blocks or a device that does not end. Links are followed, because reading what they lead to does no
+    harm; nothing is ever written through one.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -95,7 +108,7 @@ def read_regular(path: Path, max_bytes: int) -> bytes:
 
 
 def holds_exactly(path: Path, pieces: Pieces) -> bool:
-    """Read a little at a time: what is compared may be larger than the memory that is left."""
+    """Reads in chunks, because the file may be larger than the free memory."""
     with open_regular(path, sum(map(len, pieces))) as file:
         for piece in pieces:
             for start in range(0, len(piece), CHUNK):

@@ -1,5 +1,6 @@
 """A run directory: made, locked, described. See docs/architecture.md for what it holds."""
 
+import contextlib
 import datetime
 import fcntl
 import json
@@ -9,6 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from parallel_ppo.arguments import next_free
 from parallel_ppo.exits import InputError, StorageError
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
 from parallel_ppo.version import VERSION
@@ -19,27 +21,26 @@ MAX_RUN_JSON = 1 << 24
 
 
 class RunDirectory:
-    def __init__(self, root: Path, checkpoints: Path, is_new: bool) -> None:
-        self.root, self.checkpoints, self.is_new = root, checkpoints, is_new
-        self.lock: int | None = None
+    def __init__(self, root: Path, checkpoints: Path | None, *, is_new: bool, pattern: str = "") -> None:
+        """`pattern`: where numbered directories are, if `root` is only a guess at the next free one."""
+        self.root, self.is_new = root, is_new
+        self.checkpoints_elsewhere = None if checkpoints == root / "checkpoints" else checkpoints
+        self.pattern, self.claimed = pattern, False
+        self.locks: list[int] = []
 
     @classmethod
     def new(cls, root: Path | None, kind: str, checkpoints: Path | None) -> "RunDirectory":
         """An empty place for a run. None given: the next free runs/<kind>-N."""
-        if root is None:
-            number = 1
-            while Path(f"runs/{kind}-{number}").exists():
-                number += 1
-            root = Path(f"runs/{kind}-{number}")
-        directory = cls(root, checkpoints or root / "checkpoints", True)
+        pattern = "" if root else f"runs/{kind}-{{}}"
+        directory = cls(root or next_free(pattern), checkpoints, is_new=True, pattern=pattern)
         directory._check_unused()
-        if any(directory.checkpoints.glob("step_*")):
-            raise InputError(
-                f"{directory.checkpoints}: holds checkpoints of another run; give another directory"
-            )
-        for path in (root, directory.checkpoints):
+        for path in (directory.root, directory.checkpoints):
             _check_writable(path)
         return directory
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.checkpoints_elsewhere or self.root / "checkpoints"
 
     @classmethod
     def existing(cls, root: Path) -> "RunDirectory":
@@ -49,7 +50,7 @@ class RunDirectory:
             )
         elsewhere = _read_json(root / "run.json").get("checkpoints")
         if not isinstance(elsewhere, str):
-            return cls(root, root / "checkpoints", False)
+            return cls(root, None, is_new=False)
         owner = Path(elsewhere) / OWNER
         try:
             belongs = read_regular(owner, 65536).decode(errors="replace") == str(root.resolve())
@@ -60,15 +61,17 @@ class RunDirectory:
                 f"{root / 'run.json'}: names checkpoints in {elsewhere}, which do not say that they belong to"
                 f" this run ({OWNER})"
             )
-        return cls(root, Path(elsewhere), False)
+        return cls(root, Path(elsewhere), is_new=False)
 
     def _check_unused(self) -> None:
         held = [name for name in MARKS if (self.root / name).exists()]
         if held:
             raise InputError(
-                f"{self.root}: holds another run ({held[0]}); continue it with --resume {self.root} or give"
+                f"{self.root}: already contains a run ({held[0]}); resume it with --resume {self.root} or give"
                 " another --output-dir"
             )
+        if any(self.checkpoints.glob("step_*")):
+            raise InputError(f"{self.checkpoints}: holds checkpoints of another run; give another directory")
 
     @property
     def has_begun(self) -> bool:
@@ -78,25 +81,58 @@ class RunDirectory:
         except OSError:
             return False
 
+    def claim(self) -> None:
+        """Makes the next free numbered directory. Runs that start at the same time get different ones,
+        because making a directory is atomic.
+        """
+        while self.pattern and not self.claimed:
+            try:
+                self.root.parent.mkdir(parents=True, exist_ok=True)
+                self.root.mkdir()
+                self.claimed = True
+            except FileExistsError:
+                self.root = next_free(self.pattern)
+            except OSError as error:
+                raise StorageError(f"{self.root}: cannot be made ({error.strerror})") from None
+
     def open(self) -> None:
-        """Makes and locks it. The kernel drops the lock with the process: a crash leaves none behind."""
+        """Makes and locks it. The kernel drops the locks with the process: a crash leaves none behind."""
+        self.claim()
         try:
             for path in (self.root, self.checkpoints, self.root / "logs"):
                 path.mkdir(parents=True, exist_ok=True)
-            self.lock = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-            fcntl.flock(self.lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+            self.check_folders()
+            for path in {self.root, self.checkpoints_elsewhere or self.root}:
+                self._lock(path / ".lock")
+        except BlockingIOError as error:
             self.close()
             raise InputError(
-                f"{self.root}: is in use by another process; wait for it or give another --output-dir"
+                f"{error.filename}: is in use by another process; wait for it or give another directory"
             ) from None
         except OSError as error:
             self.close()
             raise StorageError(f"{self.root}: cannot be made or locked ({error})") from None
         if self.is_new:
             self._check_unused()  # another run may have come and gone since the first look
-            if self.checkpoints != self.root / "checkpoints":
+            if self.checkpoints_elsewhere:
                 self.write(self.checkpoints / OWNER, str(self.root.resolve()).encode())
+
+    def check_folders(self) -> None:
+        """Old files in them are deleted, so they must be the run's own."""
+        for path in (self.root / "logs", self.root / "checkpoints"):
+            if path.is_symlink():
+                raise InputError(
+                    f"{path}: is a link, and files in it would be deleted; put the folder itself there"
+                )
+
+    def _lock(self, path: Path) -> None:
+        lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        self.locks.append(lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            error.filename = str(path.parent)
+            raise
 
     def write(self, path: Path, data: bytes) -> None:
         """For what a run cannot do without."""
@@ -124,9 +160,7 @@ class RunDirectory:
             "command": sys.argv,
             "machine": machine,
             "placement": placement,
-            "checkpoints": (
-                None if self.checkpoints == self.root / "checkpoints" else str(self.checkpoints.resolve())
-            ),
+            "checkpoints": (str(self.checkpoints.resolve()) if self.checkpoints_elsewhere else None),
             "sessions": [
                 *(sessions if isinstance(sessions, list) else []),
                 {
@@ -160,16 +194,19 @@ class RunDirectory:
         ]
 
     def close(self) -> None:
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
+        """May be called twice. A claimed directory that nothing was written into is removed."""
+        while self.locks:
+            os.close(self.locks.pop())
+        if self.claimed:
+            with contextlib.suppress(OSError):
+                self.root.rmdir()
 
 
 class ForeignDirectory(RunDirectory):
     """On the nodes that do not lead: the run is written elsewhere, only a log of this node is kept."""
 
     def __init__(self, root: Path | None) -> None:
-        super().__init__(root or Path("runs"), (root or Path("runs")) / "checkpoints", False)
+        super().__init__(root or Path("runs"), None, is_new=False)
 
     def open(self) -> None:
         pass

@@ -1,35 +1,32 @@
-"""Checkpoints: what one is, and how it is verified and loaded. `saving.py` writes them.
+"""The format of checkpoints, and how one is verified and loaded. `saving.py` writes them.
 
-`step_<n>/` holds the policy, the optimizer and the features' state, the environments' states (safetensors:
-nothing is ever executed) and a manifest with sizes and checksums. Procgen's native reader trusts its
-input, so environment states carry a signature (`storage/user_key.py`).
+`step_<n>/` holds the policy, the optimizer and normalizers, the states of the environments (safetensors:
+nothing is ever executed) and a manifest with counters, learning settings, sizes and checksums. Procgen's
+native reader of states trusts its input, so the manifest carries a signature (`storage/user_key.py`).
 """
 
 import hashlib
-import hmac
 import json
-import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.memory.snapshots import Saved, Snapshot
 from parallel_ppo.storage.array_files import parse_arrays
 from parallel_ppo.storage.files import Damaged, read_regular
 from parallel_ppo.storage.user_key import VARIABLE as KEY_VARIABLE
-from parallel_ppo.storage.user_key import signature
-from parallel_ppo.training.state import Counters
+from parallel_ppo.storage.user_key import is_signed, signature
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 POLICY = "policy.safetensors"
 TRAINING = "training.safetensors"
 ENVIRONMENTS = "environments.safetensors"
 FILES = (POLICY, TRAINING, ENVIRONMENTS)
-FORMER_NAMES = {"adam_steps": "optimizer_steps"}  # of counters, in checkpoints of earlier versions
 MAX_MANIFEST = 1 << 20
 HEADROOM = 1 << 20  # for headers and what grows with the run
 MOVED_ASIDE = ".replaced-"  # a step that is saved again, until its successor has its place
@@ -43,6 +40,10 @@ class Expected(NamedTuple):
     learning: dict[str, Any]
     policy_sha256: Callable[[dict[str, np.ndarray]], str]
     misfit: Callable[[dict[str, np.ndarray]], str | None]  # the problem with saved arrays, or None
+
+    @property
+    def steps_per_iteration(self) -> int:
+        return self.learning["env.num_envs"] * self.learning["training.n_steps"]
 
     def max_bytes(self, name: str) -> int:
         if name == ENVIRONMENTS:
@@ -67,54 +68,75 @@ def num_steps(path: Path) -> int:
     return int(path.name.rpartition("_")[2])
 
 
-def read_manifest(path: Path) -> dict[str, Any]:
+Number = Annotated[float, Field(gt=-1e300, lt=1e300)]
+Count = Annotated[int, Field(ge=0, lt=2**62)]
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(strict=True, frozen=True, allow_inf_nan=False)
+
+
+class SavedCounters(_Record):
+    model_config = ConfigDict(extra="forbid")
+
+    iteration: Annotated[int, Field(ge=0, le=10**9)]
+    env_steps: Count
+    optimizer_steps: Count = Field(validation_alias=AliasChoices("optimizer_steps", "adam_steps"))
+    episodes: Count
+    wall_time: Annotated[float, Field(ge=0, lt=1e300)] = 0.0
+    worker_restarts: Count
+    bit_exact: bool = True
+    best_return: Number | None = None
+
+
+class SavedFile(_Record):
+    bytes: Count
+    sha256: str
+
+
+class Manifest(_Record):
+    """Everything that a checkpoint says about itself."""
+
+    format: int
+    counters: SavedCounters
+    policy_sha256: str
+    learning: dict[str, Any]
+    files: dict[str, SavedFile]
+    signature: str | None = None  # of the manifest itself, and so of the sums of all files
+    environments_hmac: str | None = None  # format 1: of the environments' file alone
+    signed: bytes  # what `signature` is of
+
+
+def read_manifest(path: Path) -> Manifest:
     file = path / MANIFEST
     try:
-        manifest = json.loads(read_regular(file, MAX_MANIFEST))
-        if manifest["format"] != FORMAT:
-            shown = repr(manifest["format"])[:40]
-            raise Damaged(f"{file} has the format {shown}, this version reads {FORMAT}")
-        found = {FORMER_NAMES.get(name, name): value for name, value in manifest["counters"].items()}
-        counters = Counters(**found)  # TypeError for an unknown name
-        if not _are_possible(counters):
-            raise Damaged(f"{file} has impossible counters")
-        manifest["counters"] = vars(counters)
-        for name in FILES:
-            entry = manifest["files"][name]
-            if type(entry["bytes"]) is not int or not isinstance(entry["sha256"], str):
-                raise Damaged(f"{file} does not describe {name}")
-        if not isinstance(manifest["policy_sha256"], str) or not isinstance(manifest["learning"], dict):
-            raise Damaged(f"{file} has no policy_sha256 or learning settings")
-        if not isinstance(manifest["environments_hmac"], (str, type(None))):
-            raise Damaged(f"{file} has no readable signature")
+        content = json.loads(read_regular(file, MAX_MANIFEST))
+        if content["format"] not in (1, FORMAT):
+            raise Damaged(f"{file} has the format {content['format']!r:.40}, this version reads {FORMAT}")
+        manifest = Manifest.model_validate(content | {"signed": canonical(content)})
+        if not manifest.files.keys() >= set(FILES):
+            raise Damaged(f"{file} does not describe {', '.join(FILES)}")
         return manifest
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except ValidationError as error:
+        problem = error.errors()[0]
+        where = ".".join(map(str, problem["loc"]))
+        raise Damaged(f"{file} is not a manifest ({where[:80]}: {problem['msg']})") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise Damaged(f"{file} is not a manifest ({type(error).__name__})") from None
 
 
-def _are_possible(counters: Counters) -> bool:
-    whole = (
-        counters.iteration,
-        counters.env_steps,
-        counters.optimizer_steps,
-        counters.episodes,
-        counters.worker_restarts,
-    )
-    real = (counters.wall_time, 0.0 if counters.best_return is None else counters.best_return)
-    return (
-        all(type(value) is int and 0 <= value < 2**62 for value in whole)
-        and all(type(value) in (int, float) and math.isfinite(value) and abs(value) < 1e300 for value in real)
-        and counters.wall_time >= 0
-        and type(counters.bit_exact) is bool
-    )
+def canonical(manifest: dict[str, Any]) -> bytes:
+    """What is signed of a manifest: everything else in it, and so also the checksums of all files."""
+    unsigned = {key: value for key, value in manifest.items() if key != "signature"}
+    return json.dumps(unsigned, sort_keys=True).encode()
 
 
-def read_file(path: Path, name: str, manifest: dict[str, Any], max_bytes: int) -> bytes:
-    entry, file = manifest["files"][name], path / name
+def read_file(path: Path, name: str, manifest: Manifest, max_bytes: int) -> bytes:
+    entry, file = manifest.files[name], path / name
     data = read_regular(file, max_bytes)
-    if len(data) != entry["bytes"]:
-        raise Damaged(f"{file} has {len(data)} bytes, its manifest says {entry['bytes']}")
-    if hashlib.sha256(data).hexdigest() != entry["sha256"]:
+    if len(data) != entry.bytes:
+        raise Damaged(f"{file} has {len(data)} bytes, its manifest says {entry.bytes}")
+    if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise Damaged(f"{file} does not match its checksum")
     return data
 
@@ -127,8 +149,9 @@ def read_policy(path: Path, max_bytes: int) -> bytes:
 def load(path: Path, *, trust: bool, expected: Expected) -> tuple[Saved, dict[str, np.ndarray]]:
     """A checkpoint that fits, and its weights by name. Raises Damaged for one that does not."""
     manifest = read_manifest(path)
-    if path.name.removeprefix(MOVED_ASIDE) != f"step_{manifest['counters']['env_steps']}":
-        raise Damaged(f"{path} is a copy of step_{manifest['counters']['env_steps']} under another name")
+    counters = manifest.counters
+    if path.name.removeprefix(MOVED_ASIDE) != f"step_{counters.env_steps}":
+        raise Damaged(f"{path} is a copy of step_{counters.env_steps} under another name")
     data = {name: read_file(path, name, manifest, expected.max_bytes(name)) for name in FILES}
     weights = parse_arrays(data[POLICY], str(path / POLICY))
     _check_weights(weights, manifest, expected, path)
@@ -136,18 +159,23 @@ def load(path: Path, *, trust: bool, expected: Expected) -> tuple[Saved, dict[st
     problem = expected.misfit({"parameters": expected.state.arrays["parameters"], **arrays})
     if problem is not None:
         raise Damaged(f"{path / TRAINING}: {problem}")
-    _check_signature(data[ENVIRONMENTS], manifest, path, trust)
+    if not trust:
+        _check_signature(manifest, data[ENVIRONMENTS], path)
     environments = parse_arrays(data[ENVIRONMENTS], str(path / ENVIRONMENTS))
     problem = expected.state.environments.misfit(environments)
     if problem is not None:
         raise Damaged(f"{path / ENVIRONMENTS}: {problem}")
-    _check_learning(manifest["learning"], expected.learning, path)
+    _check_learning(manifest.learning, expected.learning, path)
+    if counters.env_steps != counters.iteration * expected.steps_per_iteration:
+        raise Damaged(
+            f"{path / MANIFEST}: {counters.iteration} iterations are not {counters.env_steps} steps"
+        )
     kept = {name: arrays[name] for name in expected.state.arrays if name != "parameters"}
-    return Saved(manifest["counters"], kept, environments), weights
+    return Saved(counters.model_dump(), kept, environments), weights
 
 
 def _check_weights(
-    weights: dict[str, np.ndarray], manifest: dict[str, Any], expected: Expected, path: Path
+    weights: dict[str, np.ndarray], manifest: Manifest, expected: Expected, path: Path
 ) -> None:
     for name, shape in expected.weights.items():
         found = weights.get(name)
@@ -155,23 +183,22 @@ def _check_weights(
             raise Damaged(f"{path / POLICY} has no {name} of shape {shape}; it belongs to another network")
         if not np.isfinite(found).all():
             raise Damaged(f"{path / POLICY}: {name} is not finite")
-    if expected.policy_sha256(weights) != manifest["policy_sha256"]:
+    if expected.policy_sha256(weights) != manifest.policy_sha256:
         raise Damaged(f"{path / POLICY} is not the policy of its manifest")
 
 
-def _check_signature(data: bytes, manifest: dict[str, Any], path: Path, trust: bool) -> None:
-    own = signature(data)
-    if trust or (
-        own and hmac.compare_digest(own.encode(), str(manifest["environments_hmac"]).encode(errors="replace"))
-    ):
-        return
-    reason = (
-        "was not signed with this user's key" if own else "cannot be checked, because this user has no key"
-    )
-    raise Damaged(
-        f"{path / ENVIRONMENTS}: {reason}; environment states from strangers can harm. Set {KEY_VARIABLE} to"
-        " the key of the run, or use --trust-checkpoint if you know where it comes from"
-    )
+def _check_signature(manifest: Manifest, environments: bytes, path: Path) -> None:
+    given, signed = manifest.signature, manifest.signed
+    if manifest.format == 1:
+        given, signed = manifest.environments_hmac, environments
+    if not is_signed(given or "", signed):
+        reason = "was not signed with this user's key"
+        if signature(b"") is None:
+            reason = "cannot be checked, because this user has no key"
+        raise Damaged(
+            f"{path / ENVIRONMENTS}: {reason}; environment states of others can harm. Set {KEY_VARIABLE} to"
+            " the key of the run, or use --trust-checkpoint if you know where it comes from"
+        )
 
 
 def _check_learning(saved: dict[str, Any], given: dict[str, Any], path: Path) -> None:

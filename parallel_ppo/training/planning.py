@@ -100,7 +100,7 @@ def make_plan(
             raise InputError(problem)
         changes = changed_schedule(saved, settings)
     if trace is not None:
-        trace = _trace_path(trace, directory.root)
+        check_trace(trace)
     return Plan(
         kind,
         settings,
@@ -165,13 +165,10 @@ def _check_buffer_directory(directory: Path) -> None:
         )
 
 
-def _trace_path(wanted: Path, root: Path) -> Path:
-    """The file that was named, or (`.` stands for none) the next free trace-N.json of the run directory."""
+def check_trace(wanted: Path) -> None:
+    """`.` stands for the next free trace-N.json of the run directory."""
     if wanted == Path():
-        number = 1
-        while (root / f"trace-{number}.json").exists():
-            number += 1
-        return root / f"trace-{number}.json"
+        return
     if wanted.exists():
         raise InputError(f"--trace {wanted}: exists already; give another name or remove it")
     parent = wanted.absolute().parent
@@ -179,7 +176,6 @@ def _trace_path(wanted: Path, root: Path) -> Path:
         raise InputError(
             f"--trace {wanted}: {parent} is not a directory that can be written; give another place"
         )
-    return wanted
 
 
 def share_host(plan: Plan, index: int, count: int) -> Plan:

@@ -29,13 +29,12 @@ from parallel_ppo.storage.files import (
 from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training.checkpoint import (
     ENVIRONMENTS,
-    FILES,
     FORMAT,
     MANIFEST,
     MOVED_ASIDE,
     POLICY,
     TRAINING,
-    read_file,
+    canonical,
     read_manifest,
     steps,
 )
@@ -56,18 +55,18 @@ def save(
     """`directory` is `checkpoints/`. Returns the new `step_<n>`."""
     make_observer(None)("checkpoint", snapshot.counters["iteration"])
     target = directory / f"step_{snapshot.counters['env_steps']}"
-    environments = pieces_of(snapshot.environments.pack())
-    if not _holds(target, policy_sha256, environments):
+    contents = {
+        POLICY: pieces_of(weights, metadata),
+        TRAINING: pieces_of({k: v for k, v in snapshot.arrays.items() if k != "parameters"}),
+        ENVIRONMENTS: pieces_of(snapshot.environments.pack()),
+    }
+    manifest = _manifest(contents, snapshot, policy_sha256, learning)
+    if not _holds(target, contents, manifest):
         os.makedirs(directory, exist_ok=True)
         _clear_leftovers(directory)
         temporary = directory / f"{TEMPORARY}{target.name}"
-        contents = {
-            POLICY: pieces_of(weights, metadata),
-            TRAINING: pieces_of({k: v for k, v in snapshot.arrays.items() if k != "parameters"}),
-            ENVIRONMENTS: environments,
-        }
         try:
-            _write(temporary, contents, snapshot, policy_sha256, learning)
+            _write(temporary, contents, manifest)
             if target.exists():
                 os.rename(target, directory / f"{MOVED_ASIDE}{target.name}")
             os.rename(temporary, target)
@@ -79,17 +78,9 @@ def save(
     return target
 
 
-def _write(
-    temporary: Path,
-    contents: dict[str, Pieces],
-    snapshot: Snapshot,
-    policy_sha256: str,
-    learning: dict[str, Any],
-) -> None:
-    """All files of a checkpoint, on the disk and read back."""
-    os.mkdir(temporary)
-    for name, data in contents.items():
-        write_durably(temporary / name, *data)
+def _manifest(
+    contents: dict[str, Pieces], snapshot: Snapshot, policy_sha256: str, learning: dict[str, Any]
+) -> bytes:
     manifest = {
         "format": FORMAT,
         "counters": snapshot.counters,
@@ -98,9 +89,17 @@ def _write(
         "files": {
             name: {"bytes": sum(map(len, data)), "sha256": _sha256(data)} for name, data in contents.items()
         },
-        "environments_hmac": signature(*contents[ENVIRONMENTS]),
     }
-    write_durably(temporary / MANIFEST, json.dumps(manifest, indent=1).encode())
+    plain = json.loads(json.dumps(manifest))  # as it will be read
+    return json.dumps(plain | {"signature": signature(canonical(plain))}, indent=1).encode()
+
+
+def _write(temporary: Path, contents: dict[str, Pieces], manifest: bytes) -> None:
+    """All files of a checkpoint, on the disk and read back."""
+    os.mkdir(temporary)
+    for name, data in contents.items():
+        write_durably(temporary / name, *data)
+    write_durably(temporary / MANIFEST, manifest)
     read_manifest(temporary)
     for name, data in contents.items():
         if not holds_exactly(temporary / name, data):
@@ -115,18 +114,15 @@ def _sha256(pieces: Pieces) -> str:
     return digest.hexdigest()
 
 
-def _holds(path: Path, policy_sha256: str, environments: Pieces) -> bool:
-    """Is this very state there already, whole and signed by this user? (A resumed run starts by saving
-    where it starts.)
-    """
+def _holds(path: Path, contents: dict[str, Pieces], manifest: bytes) -> bool:
+    """Whether this very state was saved before. (A resumed run starts by saving where it starts.)"""
     try:
-        manifest = read_manifest(path)
-        for name in FILES:
-            read_file(path, name, manifest, manifest["files"][name]["bytes"])
+        return all(
+            holds_exactly(path / name, data)
+            for name, data in [(MANIFEST, [memoryview(manifest)]), *contents.items()]
+        )
     except Damaged:
         return False
-    signed = manifest["environments_hmac"] == signature(*environments)
-    return signed and manifest["policy_sha256"] == policy_sha256
 
 
 def _clear_leftovers(directory: Path) -> None:

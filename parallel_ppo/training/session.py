@@ -1,8 +1,10 @@
 """One session of a run: check, build, train, and end in good order."""
 
 import contextlib
+import itertools
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -56,7 +58,6 @@ NETWORK_BYTES = 8  # of a worker, for each parameter: packed weights, and the la
 SNAPSHOT_BYTES = 24  # of the coordinator: parameters and moments at the start of this iteration and the next
 PROCESS_ADDRESSES = 500_000_000  # what a worker maps beyond what the coordinator does
 DESCRIPTORS_PER_WORKER = 4
-LONGEST_PATH = 700  # bytes that the first node can send to the others, for their logs
 
 
 def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
@@ -149,13 +150,17 @@ def _train(run: Run) -> ExitCode:
 
 
 def _take_place(plan: Plan, cluster: Cluster, display: Display) -> tuple[Plan, Display]:
-    """Among the nodes: separate cores, and a separate log next to the files of the first."""
-    name = str(plan.directory.root)
-    root = Path(cluster.decide(name if len(name.encode()) < LONGEST_PATH else None) or name)
+    """Among the nodes: cores of its own, and a log of its own. The log is written into this node's
+    --output-dir; without one, node 0 may choose a numbered directory in runs/, but no other place.
+    """
+    name = cluster.decide(str(plan.directory.root) if plan.directory.pattern else None)
     plan = share_host(plan, *cluster.place_on_host())
     if plan.node.leads:
         return plan, display
-    plan.directory.root = root
+    if plan.directory.root == Path("runs") and re.fullmatch(r"runs/[a-z]+-[0-9]+", name or ""):
+        plan.directory.root = Path(str(name))
+    root = plan.directory.root
+    plan.directory.check_folders()
     return plan, make_log(root / "logs" / f"node-{plan.node.rank}.log", cluster.names[plan.node.rank])
 
 
@@ -340,15 +345,21 @@ def _start_pool(run: Run, fork_server: ForkServer | None) -> Pool:
     return ProcessPool(plan.settings, memory, fork_server, cpus, slices, first, display.warn, signals, note)
 
 
+def next_trace(root: Path) -> Path:
+    names = (root / f"trace-{number}.json" for number in itertools.count(1))
+    return next(name for name in names if not name.exists())
+
+
 def _open_trace(run: Run) -> Trace:
     plan, pool, display = run.plan, run.pool, run.display
     if plan.trace is None:
         return NoTrace()
     began, now = process_started(), time.monotonic()
+    path = next_trace(plan.directory.root) if plan.trace == Path() else plan.trace
     try:
-        trace = ChromeTrace(plan.trace, origin=began, num_workers=pool.num_workers, warn=display.warn)
+        trace = ChromeTrace(path, origin=began, num_workers=pool.num_workers, warn=display.warn)
     except OSError as error:
-        display.warn(f"{plan.trace}: cannot be written ({error.strerror}); the run goes on without a trace")
+        display.warn(f"{path}: cannot be written ({error.strerror}); the run goes on without a trace")
         return NoTrace()
     trace.add([Phase("start-up", began, now)], [])
     return trace

@@ -124,7 +124,7 @@ def test_a_run_directory_is_as_designed_and_never_overwritten(tmp_path: Path) ->
     before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
     again = command("train_parallel_timed.py", *FAST, directory=directory)
     assert again.code == 2
-    assert "holds another run" in again.err and again.err.count("\n") == 1
+    assert "already contains a run" in again.err and again.err.count("\n") == 1
     assert before == {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 

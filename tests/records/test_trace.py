@@ -15,7 +15,7 @@ from parallel_ppo.records import timeline
 from parallel_ppo.records.shares import idle_shares, phase_shares
 from parallel_ppo.records.timeline import Phase, Timeline, process_started, seconds_alone
 from parallel_ppo.records.trace import ChromeTrace
-from parallel_ppo.training import planning
+from parallel_ppo.training import planning, session
 from parallel_ppo.training.recorder import Iteration
 from parallel_ppo.workers.span import Span
 from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Lane, Task
@@ -151,11 +151,11 @@ def test_a_failing_disk_ends_the_trace_not_the_run(tmp_path: Path, monkeypatch: 
 
 def test_a_trace_overwrites_nothing(tmp_path: Path) -> None:
     (tmp_path / "trace-1.json").touch()
-    assert planning._trace_path(Path(), tmp_path) == tmp_path / "trace-2.json"
+    assert session.next_trace(tmp_path) == tmp_path / "trace-2.json"
     with pytest.raises(InputError, match="exists already"):
-        planning._trace_path(tmp_path / "trace-1.json", tmp_path)
+        planning.check_trace(tmp_path / "trace-1.json")
     with pytest.raises(InputError, match="not a directory"):
-        planning._trace_path(tmp_path / "nowhere" / "t.json", tmp_path)
+        planning.check_trace(tmp_path / "nowhere" / "t.json")
 
 
 # --- a run --------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from parallel_ppo.evaluation import video
 from parallel_ppo.exits import InputError
 from parallel_ppo.storage import user_key
 from parallel_ppo.storage.files import open_to_append, write_atomically, write_durably
+from parallel_ppo.storage.json_lines import read_records
 from parallel_ppo.storage.run_directory import RunDirectory
 
 
@@ -39,7 +40,7 @@ def test_no_link_in_a_folder_leads_a_write_elsewhere(victim: Path, tmp_path: Pat
         with pytest.raises(OSError):
             write(folder / "faults.jsonl")
     with pytest.raises(Exception, match="cannot be made or locked"):
-        RunDirectory(folder, folder / "checkpoints", True).open()
+        RunDirectory(folder, None, is_new=True).open()
     assert victim.read_bytes() == b"precious"
     assert (folder / "evaluation.json").read_bytes() == b"new" and not (folder / "play.gif").is_symlink()
 
@@ -84,3 +85,24 @@ def test_a_named_key_serves_in_every_home(tmp_path: Path, monkeypatch: pytest.Mo
     (tmp_path / "mounted" / "key").write_bytes(b"short")
     with pytest.raises(InputError, match=r"PARALLEL_PPO_KEY_FILE: .* 5 bytes"):
         user_key.prepare(pytest.fail, pytest.fail)
+
+
+def test_a_pipe_in_the_place_of_a_log_does_not_block(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "faults.jsonl")
+    with pytest.raises(OSError):
+        open_to_append(tmp_path / "faults.jsonl")
+    reader = os.open(tmp_path / "faults.jsonl", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(OSError, match="not a regular file"):
+        open_to_append(tmp_path / "faults.jsonl")
+    os.close(reader)
+    with pytest.raises(InputError, match="not a regular file"):
+        list(read_records(tmp_path / "faults.jsonl"))
+
+
+def test_an_atomic_write_is_durable_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced: list[str] = []
+    monkeypatch.setattr(
+        os, "fsync", lambda descriptor: synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    )
+    write_atomically(tmp_path / "a", b"new")
+    assert len(synced) == 2 and synced[-1] == str(tmp_path)

@@ -33,7 +33,7 @@ def test_a_run_that_came_meanwhile_is_not_overwritten(tmp_path):
     late = RunDirectory.new(tmp_path / "run", "parallel", None)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.yaml").write_text("")
-    with pytest.raises(InputError, match="holds another run"):
+    with pytest.raises(InputError, match="already contains a run"):
         late.open()
 
 
@@ -70,3 +70,48 @@ def test_a_run_can_be_resumed_without_a_readable_run_json(tmp_path, content):
     directory.open()
     directory.describe(kind="parallel", seed=1, session={}, machine={}, placement={})
     assert len(json.loads((tmp_path / "run.json").read_text())["sessions"]) == 1
+
+
+def test_runs_that_start_together_get_directories_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    together = [RunDirectory.new(None, "parallel", None) for _ in range(3)]
+    for directory in together:
+        directory.open()
+    assert [str(directory.root) for directory in together] == [f"runs/parallel-{n}" for n in (1, 2, 3)]
+    for directory in together:
+        assert directory.checkpoints.is_dir() and directory.checkpoints.parent == directory.root
+        directory.close()
+
+
+def test_a_start_that_fails_leaves_no_empty_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    directory = RunDirectory.new(None, "parallel", None)
+    assert not (tmp_path / "runs").exists()
+    directory.claim()
+    assert (tmp_path / "runs" / "parallel-1").is_dir()
+    directory.close()
+    assert os.listdir(tmp_path / "runs") == []
+
+
+def test_two_runs_cannot_share_a_checkpoint_directory(tmp_path):
+    first, second = (
+        RunDirectory.new(tmp_path / name, "sequential", tmp_path / "weights") for name in ("one", "two")
+    )
+    first.open()
+    with pytest.raises(InputError, match="weights: is in use by another process"):
+        second.open()
+    (tmp_path / "weights" / "step_0").mkdir()
+    first.close()
+    with pytest.raises(InputError, match="holds checkpoints of another run"):
+        second.open()
+    assert (tmp_path / "weights" / OWNER).read_text() == str(tmp_path / "one")
+
+
+@pytest.mark.parametrize("name", ["logs", "checkpoints"])
+def test_a_linked_folder_is_refused_because_files_in_it_are_deleted(tmp_path, name):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.yaml").write_text("")
+    (tmp_path / "run" / name).symlink_to(tmp_path / "precious")
+    with pytest.raises(InputError, match=f"{name}: is a link"):
+        RunDirectory.existing(tmp_path / "run").open()

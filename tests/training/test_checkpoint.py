@@ -1,5 +1,6 @@
 """Checkpoints: whole or absent, and nothing a stranger writes is believed."""
 
+import hashlib
 import json
 import os
 import sys
@@ -18,6 +19,7 @@ from parallel_ppo.evaluation import policy_files
 from parallel_ppo.exits import InputError, StorageError
 from parallel_ppo.memory.snapshots import Snapshot
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically, write_durably
+from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training import checkpoint, saving
 
 
@@ -169,7 +171,18 @@ def test_impossible_numbers_are_refused(world, tmp_path, name, value):
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("wall_time", "soon"), ("iteration", -1), ("bit_exact", 1), ("env_steps", 2**80), ("x", 1)],
+    [
+        ("wall_time", "soon"),
+        ("wall_time", 10**400),
+        ("wall_time", -1.0),
+        ("best_return", 10**400),
+        ("best_return", float("inf")),
+        ("iteration", -1),
+        ("iteration", 10**12),
+        ("bit_exact", 1),
+        ("env_steps", 2**80),
+        ("x", 1),
+    ],
 )
 def test_impossible_counters_are_refused(world, tmp_path, name, value):
     world.save(tmp_path, world.invent(3))
@@ -179,6 +192,75 @@ def test_impossible_counters_are_refused(world, tmp_path, name, value):
     manifest.write_text(json.dumps(content))
     with pytest.raises(InputError, match="manifest"):
         newest(world, tmp_path)
+
+
+def test_steps_that_do_not_follow_from_the_iterations_are_refused(world, tmp_path):
+    world.save(tmp_path, world.invent(3))
+    manifest = tmp_path / "step_96" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["counters"]["iteration"] = 10**9
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="1000000000 iterations are not 96 steps"):
+        newest(world, tmp_path, trust=True)
+
+
+def test_a_huge_number_in_a_manifest_costs_only_its_checkpoint(world, tmp_path):
+    world.save(tmp_path, world.invent(2))
+    world.save(tmp_path, world.invent(3))
+    manifest = tmp_path / "step_96" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["counters"]["wall_time"] = 10**400
+    manifest.write_text(json.dumps(content))
+    path, _, _, refused = newest(world, tmp_path)
+    assert path.name == "step_64" and "counters.wall_time" in refused[0]
+
+
+@pytest.mark.parametrize("key", ["learning", "counters", "files"])
+def test_the_signature_covers_the_whole_manifest(world, tmp_path, key):
+    """Someone who swaps the game or a counter, or takes files of another checkpoint, has no key to sign with."""
+    world.save(tmp_path, world.invent(3))
+    manifest = tmp_path / "step_96" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    if key == "learning":
+        content[key]["env.id"] = "Acrobot-v1"
+    elif key == "counters":
+        content[key]["episodes"] = 77
+    else:
+        path = tmp_path / "step_96" / "environments.safetensors"
+        path.write_bytes(path.read_bytes() + b" ")
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()
+        content[key][path.name] = {"bytes": path.stat().st_size, "sha256": digest}
+    manifest.write_text(json.dumps(content))
+    with pytest.raises(InputError, match="was not signed with this user's key"):
+        newest(world, tmp_path)
+
+
+def test_a_checkpoint_of_the_first_format_is_resumed(world, tmp_path):
+    """There the signature is of the environments' file alone."""
+    world.save(tmp_path, world.invent(3))
+    manifest = tmp_path / "step_96" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    del content["signature"]
+    data = (tmp_path / "step_96" / "environments.safetensors").read_bytes()
+    manifest.write_text(json.dumps(content | {"format": 1, "environments_hmac": signature(data)}))
+    assert newest(world, tmp_path)[0].name == "step_96"
+    manifest.write_text(json.dumps(content | {"format": 1, "environments_hmac": signature(b"other")}))
+    with pytest.raises(InputError, match="was not signed with this user's key"):
+        newest(world, tmp_path)
+
+
+def test_a_sparse_file_in_the_place_of_a_policy_is_replaced(world, tmp_path):
+    """It has the size and hash that its manifest names, and was once read whole into memory by a save."""
+    snapshot = world.invent(3)
+    world.save(tmp_path, snapshot)
+    policy = tmp_path / "step_96" / "policy.safetensors"
+    os.truncate(policy, 1 << 38)
+    manifest = tmp_path / "step_96" / "manifest.json"
+    content = json.loads(manifest.read_text())
+    content["files"][policy.name]["bytes"] = 1 << 38
+    manifest.write_text(json.dumps(content))
+    world.save(tmp_path, snapshot)
+    assert policy.stat().st_size < 1 << 20 and world.loaded_iteration(tmp_path, {3: snapshot}) == 3
 
 
 def test_a_copy_under_another_name_is_not_a_newer_state(world, tmp_path):
