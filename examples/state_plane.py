@@ -1,4 +1,4 @@
-"""What a policy of Pendulum-v1 or MountainCar-v0 does in every state, its value, and an episode.
+"""The actions of a policy of Pendulum-v1 or MountainCar-v0 in every state, its values, and an episode.
 
 python examples/state_plane.py runs/parallel-1      writes plane.png into the run directory
 """
@@ -13,14 +13,14 @@ import parallel_ppo.venv  # noqa: F401
 # isort: split
 import gymnasium
 import numpy as np
+from matplotlib.figure import Figure
 
 from parallel_ppo.arguments import guarded
 from parallel_ppo.evaluation.loaded_policy import load_policy
 from parallel_ppo.evaluation.policy_files import make_actor
 from parallel_ppo.exits import InputError
-from parallel_ppo.reports import theme
 
-# Both axes with their bounds, what an action is, the observation of a state and the state of an observation.
+# Both axes with their bounds, the action's name, the observation of a state and the state of an observation.
 PLANES = {
     "Pendulum-v1": (
         ("angle from upright (radians)", -np.pi, np.pi), ("angular velocity (radians/s)", -8, 8),
@@ -34,12 +34,13 @@ PLANES = {
 }  # fmt: skip
 
 
-def main(arguments) -> int:
-    loaded = load_policy(Path(arguments[0]), deterministic=True)
+def sample(run):
+    """The policy on a grid over the plane, and an episode's path through it."""
+    loaded = load_policy(Path(run), deterministic=True)
     env_id = loaded.settings.env.id
     if env_id not in PLANES:
         raise InputError(f"{env_id}: has no state plane to draw; known are {', '.join(PLANES)}")
-    (x_name, *x_ends), (y_name, *y_ends), action_name, observation_of, state_of = PLANES[env_id]
+    (_, *x_ends), (_, *y_ends), _, observation_of, state_of = PLANES[env_id]
     actor, env = make_actor(loaded.settings, loaded.spec, loaded.filled), gymnasium.make(env_id)
 
     def act(rows):
@@ -60,22 +61,23 @@ def main(arguments) -> int:
         row, _, terminated, truncated, _ = env.step(chosen if chosen.ndim else int(chosen))
         path.append(state_of(row))
         is_over = terminated or truncated
+    return loaded, x, y, action, value.reshape(x.shape), path
 
-    with theme.drawing(theme.LIGHT):
-        figure = theme.new_figure(11, 4.6)
-        grids = (
-            (action, "coolwarm", action_name),
-            (value.reshape(x.shape), "viridis", "value (as in training)"),
-        )
-        for axes, (grid, colors, name) in zip(figure.subplots(1, 2), grids, strict=True):
-            figure.colorbar(axes.pcolormesh(x, y, grid, cmap=colors), ax=axes, label=name)
-            axes.plot(
-                *zip(*path, strict=True), "w.", markersize=5, markeredgecolor="black", markeredgewidth=0.4
-            )
-            axes.set(xlabel=x_name, ylabel=y_name)
-        steps = loaded.weights.env_steps
-        figure.suptitle(f"{env_id} after {steps:,} steps; dots: an episode of {len(path) - 1} steps")
-    print(theme.save(figure, Path(arguments[0]) / "plane.png"))
+
+def main(arguments) -> int:
+    loaded, x, y, action, value, path = sample(arguments[0])
+    env_id, steps = loaded.settings.env.id, loaded.weights.env_steps
+    (x_name, *_), (y_name, *_), action_name, *_ = PLANES[env_id]
+    figure = Figure(figsize=(11, 4.6), layout="constrained")
+    grids = ((action, "coolwarm", action_name), (value, "viridis", "value (as in training)"))
+    for axes, (grid, colors, name) in zip(figure.subplots(1, 2), grids, strict=True):
+        figure.colorbar(axes.pcolormesh(x, y, grid, cmap=colors), ax=axes, label=name)
+        axes.plot(*zip(*path, strict=True), "w.", markersize=5, markeredgecolor="black", markeredgewidth=0.4)
+        axes.set(xlabel=x_name, ylabel=y_name)
+    figure.suptitle(f"{env_id} after {steps:,} steps; dots: an episode of {len(path) - 1} steps")
+    picture = Path(arguments[0]) / "plane.png"
+    figure.savefig(picture, dpi=150)
+    print(picture)
     return 0
 
 

@@ -203,9 +203,11 @@ def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:
 
 
 def make_actor(settings: Settings, spec: EnvSpec, filled: Filled) -> Actor:
-    """The policy as it was saved, with its frozen normaliser."""
+    """The policy as it was saved, with its frozen normaliser, ready to act."""
     arrays = filled.parameters, filled.observation_mean, filled.observation_scale
-    return Actor(settings, spec, *map(torch.from_numpy, arrays))
+    actor = Actor(settings, spec, *map(torch.from_numpy, arrays))
+    actor.refresh()
+    return actor
 
 
 def _interface(spec: EnvSpec) -> tuple:

@@ -70,7 +70,6 @@ class Policy:
         self._reader = observation_reader(self.observation_space, loaded.settings.env.id)
         self._writer = action_writer(self.action_space, loaded.settings.env.id)
         self._actor = make_actor(loaded.settings, loaded.spec, loaded.filled)
-        self._actor.refresh()
         self._draws = generator(seed, "acting")
         self._lock = threading.Lock()  # the network's working memory is one for all threads
 

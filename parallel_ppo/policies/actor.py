@@ -3,6 +3,8 @@
 The same for workers, evaluation, filming and whoever loads a policy. B rows of the slab.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,6 +25,15 @@ from parallel_ppo.settings.schema import Settings
 TRIAL_ROWS = 4
 
 
+class NotRefreshed:
+    """In place of a network whose parameters were not laid out for inference: acting with it would be
+    acting with other parameters.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError("Actor.refresh() must be called before the actor acts")
+
+
 class Actor:
     def __init__(
         self, settings: Settings, spec: EnvSpec, parameters: Tensor, mean: Tensor, scale: Tensor
@@ -34,17 +45,19 @@ class Actor:
         self.tensors = parameters, mean, scale
         bind(self.policy, parameters)
         self.network = _network(settings, self.policy, parameters)
+        self.inference: Network | NotRefreshed = NotRefreshed()
         reads_bytes = isinstance(self.network, NativeCnn)
         self.prepare = Tensor.contiguous if reads_bytes else Preparation(settings, spec, mean, scale)
 
     def refresh(self) -> None:
-        """The parameters may have changed."""
+        """The parameters may have changed. Needed before the first use too."""
         self.network.begin_inference()
+        self.inference = self.network
 
     def act(self, rows: np.ndarray, noise: np.ndarray, mask: np.ndarray | None = None) -> Acted:
         """Drawn actions, their log-probabilities and values. `mask` [B, K] says which choices are allowed."""
         if mask is None:
-            return self.network.act(self.prepare(torch.from_numpy(rows)), noise)
+            return self.inference.act(self.prepare(torch.from_numpy(rows)), noise)
         output = heads.masked(self.infer(rows), torch.from_numpy(mask))
         return Acted(*heads.act(self.spec.action, output.action, None, noise), *values_of(output))
 
@@ -56,7 +69,7 @@ class Actor:
         return self.infer(rows).value.numpy()
 
     def infer(self, rows: np.ndarray) -> Output:
-        return self.network.infer(self.prepare(torch.from_numpy(rows)))
+        return self.inference.infer(self.prepare(torch.from_numpy(rows)))
 
     def draw_noise(self, draws: np.random.Generator, *shape: int) -> np.ndarray:
         return heads.draw_noise(self.spec.action, draws, *shape)

@@ -37,7 +37,9 @@ def run(directory: Path, *more: str, steps: int = 960, says: str = "tuple") -> d
 
 def random_actor(settings: Settings, spec: EnvSpec) -> Actor:
     flat = torch.from_numpy(np.random.default_rng(2).normal(size=num_flat(Policy(settings, spec)))).float()
-    return Actor(settings, spec, flat, torch.zeros(3), torch.ones(3))
+    actor = Actor(settings, spec, flat, torch.zeros(3), torch.ones(3))
+    actor.refresh()
+    return actor
 
 
 @pytest.mark.parametrize("says", ["array", "tuple"])

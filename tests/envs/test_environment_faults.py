@@ -48,7 +48,7 @@ def test_found_before_anything_starts(fault: str, tmp_path: Path, capsys: pytest
     code = train.train_parallel(arguments(fault, 0, tmp_path / "run"))
     error = capsys.readouterr().err
     assert code == 2
-    assert error.startswith(f"error: --env {ENV}: env.id: {ENV} ") and AT_ONCE[fault] in error
+    assert error.startswith(f"error: --env: {ENV} ") and AT_ONCE[fault] in error
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
 

@@ -65,7 +65,7 @@ def test_auto_starts_no_process_for_small_work_and_says_so(tmp_path: Path) -> No
         "--total-timesteps",
         "256",
     ]
-    auto = command("train_parallel_timed.py", *small, directory=tmp_path / "auto")
+    auto = command("train_parallel_timed.py", *small, "--verbose", directory=tmp_path / "auto")
     one = train(tmp_path / "one", *small, "--num-workers", "1")
     assert "no worker processes: a step of CartPole-v1 takes" in auto.out
     assert auto.summary["policy_sha256"] == one.summary["policy_sha256"]
