@@ -35,6 +35,7 @@ from parallel_ppo.records.timeline import Phase, process_started
 from parallel_ppo.records.trace import ChromeTrace, NoTrace, Trace
 from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.learning import learning_settings
+from parallel_ppo.settings.networks import is_own
 from parallel_ppo.settings.schema import SCHEDULE_ENDS, Settings
 from parallel_ppo.settings.yaml_files import to_yaml
 from parallel_ppo.storage import user_key
@@ -171,8 +172,9 @@ def _make_run(
     settings = plan.settings
     with torch.device("meta"):  # counts without allocating
         check_resources(plan, num_flat(Policy(settings, plan.spec)))
+    if is_own(settings.training.policy):  # with its own weights: those of the run are not drawn yet
+        check_network(settings, plan.spec, Policy(settings, plan.spec))
     run = Run(plan, cluster, signals, display)
-    check_network(settings, plan.spec, run.policy)
     check_addresses(PROCESS_ADDRESSES)
     hardware = settings.hardware
     return run, settle(run.memory, lock=hardware.lock_memory, huge_pages=hardware.huge_pages)
