@@ -5,6 +5,7 @@
 #ifndef PARALLEL_PPO_API_H
 #define PARALLEL_PPO_API_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -137,5 +138,57 @@ size_t lane_scratch_floats(const lane_settings *settings, int samples);
  * `ppo.Scalars`; `rows` are the samples' places in the slab. */
 void lane_gradient(const lane_settings *settings, const lane_slab *slab, const int64_t *rows, int samples, const double *scalars,
                    float *gradient, double *statistics);
+
+/* --- all optimizer steps of an update (steps.c) ------------------------------------------------------------------------------------------ */
+
+enum { LANES, SUM, EXCHANGE, OPTIMIZER, COPY, STAGES };
+enum { GO, STOPPED, NOT_FINITE }; /* verdicts on a step */
+enum { NORM = STATISTICS, PREDICTOR_NORM, RATE, VERDICT, RESULTS }; /* what follows the sums in a row of results */
+enum { TIMES = 3 };
+enum { ITEM_BITS = 24, NOTHING = -1, OVER = -2, AGAIN = -3, EXCHANGE_OPENED = -4 }; /* items, and what is returned instead of one */
+
+typedef uint64_t word; /* of an item: round << 24 | holder << 1 | done */
+
+/* One process's view; everything it points to but `lane`, `slab` and `lane_sizes` is shared. */
+typedef struct {
+    word *header; /* the number of the present round, which only grows, from update to update */
+    uint32_t *futex;
+    word *claims;                     /* [items] */
+    const float *lane_gradients;      /* [lanes][parameters] */
+    double *lane_statistics;          /* [lanes][STATISTICS] */
+    float *gradient;                  /* [parameters] */
+    double *squares;                  /* [blocks] */
+    float *now[3], *next[3];          /* parameters, first and second moment; and their scratch */
+    const double *scalars, *rates;    /* [steps][num_scalars]; [steps][2] of Adam: what divides the rate, and what multiplies the root */
+    double *results;                  /* [steps][RESULTS] */
+    double *times;                    /* [steps][lanes + 3 ranges][TIMES]: began, ended, holder */
+    const int64_t *rows;              /* [epochs][slices][samples]: rows of the slab in the order of use */
+    const lane_settings *lane;        /* only if C performs LANES */
+    const lane_slab *slab;
+    const int64_t *lane_sizes;        /* [lanes of a slice] */
+    int64_t parameters, policy_blocks, num_scalars, steps, first_lane, lanes, all_lanes, ranges, lanes_of_slice, slices, samples, minibatches, slice_samples;
+    double max_norm, target_kl, batch_size, beta1, beta2, epsilon;
+    double learning_rate, adaptive_kl, adaptive_factor, adaptive_min, adaptive_max; /* at the start of the update; of the rule in rate_of */
+    int64_t adapts, has_target;
+    int64_t has_exchange, python_stages; /* several nodes; a bit for each stage that the caller performs */
+    int64_t holder, holders;
+    word first, round;                /* of this update; of the item that was claimed last */
+    int64_t packed_step;              /* whose weights are laid out; -1: none */
+    double spin_seconds;              /* that it waits awake */
+    int64_t opened_exchange;          /* the coordinator has to be woken */
+} steps;
+
+void steps_open(steps *s);
+
+/* Works until the update is over (OVER), for a while (NOTHING: call it again), or up to an item that the caller has to perform and finish. */
+int steps_take_part(steps *s, int milliseconds);
+void steps_perform(steps *s, int item);
+void steps_finish(steps *s, int item);
+bool steps_judge(const steps *s, int range, double *result);
+bool steps_awaits_exchange(const steps *s);
+void steps_exchanged(steps *s);
+
+/* Lets others claim what a process, confirmed dead, held. */
+void steps_free(steps *s, int holder);
 
 #endif

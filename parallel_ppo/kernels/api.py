@@ -16,7 +16,7 @@ from parallel_ppo.kernels.choice import choose_variant
 
 HEADER = Path(__file__).with_name("api.h")
 TYPES: dict[str, Any] = {
-    "void": None, "int": ctypes.c_int, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64,
+    "void": None, "bool": ctypes.c_bool, "int": ctypes.c_int, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64,
     "uint8_t": ctypes.c_uint8, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64,
     "size_t": ctypes.c_size_t, "float": ctypes.c_float, "double": ctypes.c_double,
 }  # fmt: skip
@@ -67,7 +67,7 @@ def _read_enum(body: str, constants: dict[str, int]) -> None:
     value = -1
     for entry in filter(None, (part.strip() for part in body.split(","))):
         name, _, number = (part.strip() for part in entry.partition("="))
-        value = int(number, 0) if number else value + 1
+        value = value + 1 if not number else constants[number] if number in constants else int(number, 0)
         constants[name] = value
 
 

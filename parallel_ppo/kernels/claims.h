@@ -5,17 +5,11 @@
 #ifndef PARALLEL_PPO_CLAIMS_H
 #define PARALLEL_PPO_CLAIMS_H
 
+#include "api.h"
 #include <linux/futex.h>
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
-
-enum { ITEM_BITS = 24, NOTHING = -1, OVER = -2, AGAIN = -3, EXCHANGE_OPENED = -4 }; /* items, and what is returned instead of one */
-
-typedef uint64_t word; /* of an item: round << 24 | holder << 1 | done */
 
 static inline word load(const word *at) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); }
 

@@ -9,6 +9,7 @@ coordinator adds up and steps (`training/optimizer_steps.py`).
 import ctypes
 import time
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -42,22 +43,21 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _view(settings: Settings, memory: Memory) -> kernel.StepsView:
+def _view(settings: Settings, memory: Memory) -> Any:
     training, shape = settings.training, settings.shape
     sizes = np.array(shape.lane_sizes, np.int64)
     target_kl = training.target_kl
     arrays = {
         "header": memory.step_header, "futex": memory.step_futex, "claims": memory.step_claims,
         "lane_gradients": memory.lane_gradient, "lane_statistics": memory.lane_statistics,
-        "gradient": memory.gradient, "squares": memory.gradient_squares, "parameters_now": memory.parameters,
-        "first_now": memory.first_moment, "second_now": memory.second_moment,
-        "parameters_next": memory.stepped[0], "first_next": memory.stepped[1],
-        "second_next": memory.stepped[2], "scalars": memory.step_scalars, "rates": memory.step_rates,
-        "results": memory.step_results, "times": memory.step_times, "rows": memory.step_rows,
-        "lane_sizes": sizes,
+        "gradient": memory.gradient, "squares": memory.gradient_squares, "scalars": memory.step_scalars,
+        "rates": memory.step_rates, "results": memory.step_results, "times": memory.step_times,
+        "rows": memory.step_rows, "lane_sizes": sizes,
     }  # fmt: skip
     view = kernel.StepsView(
         **{name: array.ctypes.data for name, array in arrays.items()},
+        now=tuple(getattr(memory, name).ctypes.data for name in LEARNED),
+        next=tuple(array.ctypes.data for array in memory.stepped),
         parameters=len(memory.parameters), policy_blocks=-(-memory.policy_end // BLOCK),
         num_scalars=memory.step_scalars.shape[1], steps=len(memory.step_rates), all_lanes=shape.num_lanes,
         lanes_of_slice=len(sizes), slices=shape.num_slices, samples=memory.step_rows.shape[2],
