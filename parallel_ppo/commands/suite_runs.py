@@ -19,7 +19,6 @@ from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.printable import printable
 from parallel_ppo.reports import trainer
 from parallel_ppo.reports.command_line import progress_bar, shown
-from parallel_ppo.reports.errors import TrainerFailed
 from parallel_ppo.reports.runs import METRICS, SUMMARY, load_run, read_object
 from parallel_ppo.reports.suite import (
     EVALUATION,
@@ -33,6 +32,7 @@ from parallel_ppo.reports.suite import (
     save_plan,
 )
 from parallel_ppo.reports.suite_report import write_suite
+from parallel_ppo.reports.trainer import TrainerFailed
 
 SAVED_AND_STOPPED = (75, 130)
 

@@ -82,8 +82,6 @@ class PairResult:
     identity: Identity
     same_algorithm: bool
     void: str  # why the speeds cannot be compared; empty if they can
-    equal_time: float  # seconds: when the shorter of the two groups ended
-    return_at_equal_time: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -100,14 +98,18 @@ class EqualEffort:
 class Comparison:
     groups: list[GroupResult]
     pairs: list[PairResult]
-    equal_effort: EqualEffort | None  # only if the algorithms differ
+    equal_effort: EqualEffort
     thresholds: list[float]
     warnings: list[str]
     notes: list[str]
 
+    @property
+    def has_other_algorithms(self) -> bool:
+        return not all(pair.same_algorithm for pair in self.pairs)
+
     def title(self, result: GroupResult) -> str:
         """The label, with the algorithm if the algorithms differ."""
-        is_enough = self.equal_effort is None or result.label == result.algorithm
+        is_enough = not self.has_other_algorithms or result.label == result.algorithm
         return result.label if is_enough else f"{result.label} ({result.algorithm})"
 
 
@@ -127,7 +129,7 @@ def compare(groups: Sequence[Group], *, thresholds: Sequence[float] | None = Non
     return Comparison(
         groups=[describe(group, chosen) for group in groups],
         pairs=pairs,
-        equal_effort=None if all(pair.same_algorithm for pair in pairs) else equal_effort(groups),
+        equal_effort=equal_effort(groups),
         thresholds=chosen,
         warnings=list(dict.fromkeys(warnings)),
         notes=list(dict.fromkeys(notes)),
@@ -138,7 +140,8 @@ def equal_effort(groups: Sequence[Group]) -> EqualEffort:
     runs = [run for group in groups for run in group.runs]
     steps, time = min(int(run.steps[-1]) for run in runs), min(float(run.wall_time[-1]) for run in runs)
     at_steps = {group.label: _mean_return(group, lambda run: run.steps <= steps) for group in groups}
-    return EqualEffort(steps, at_steps, time, {group.label: _return_at(group, time) for group in groups})
+    at_time = {group.label: _mean_return(group, lambda run: run.wall_time <= time) for group in groups}
+    return EqualEffort(steps, at_steps, time, at_time)
 
 
 # --- one group ----------------------------------------------------------------------------------------------
@@ -209,7 +212,6 @@ def default_thresholds(groups: Sequence[Group]) -> list[float]:
 def compare_pair(baseline: Group, other: Group) -> PairResult:
     ratio = statistics.speedup(*([curves.timing(run) for run in group.runs] for group in (baseline, other)))
     per_core = cores_used(baseline) / cores_used(other)
-    end = float(min(run.wall_time[-1] for group in (baseline, other) for run in group.runs))
     return PairResult(
         label=other.label,
         baseline=baseline.label,
@@ -218,8 +220,6 @@ def compare_pair(baseline: Group, other: Group) -> PairResult:
         identity=identity(baseline, other),
         same_algorithm=_same_algorithm(baseline, other),
         void=why_void(baseline, other),
-        equal_time=end,
-        return_at_equal_time={group.label: _return_at(group, end) for group in (baseline, other)},
     )
 
 
@@ -238,10 +238,6 @@ def why_void(baseline: Group, other: Group) -> str:
 def cores_used(group: Group) -> int:
     """Workers of a parallel run, threads of a sequential one."""
     return group.first.num_threads if group.first.kind == "sequential" else group.first.num_workers
-
-
-def _return_at(group: Group, time: float) -> float:
-    return _mean_return(group, lambda run: run.wall_time <= time)
 
 
 def _mean_return(group: Group, until: Callable[[Run], np.ndarray]) -> float:
@@ -313,7 +309,7 @@ def settings_of_algorithms(baseline: Group, other: Group) -> Iterator[str]:
 
 
 def _same_algorithm(baseline: Group, other: Group) -> bool:
-    return len({learning_settings(group.first)["training.algorithm"] for group in (baseline, other)}) == 1
+    return baseline.first.word("training.algorithm", "ppo") == other.first.word("training.algorithm", "ppo")
 
 
 def _is_of_algorithm(difference: str) -> bool:

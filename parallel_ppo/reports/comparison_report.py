@@ -53,7 +53,7 @@ def document(groups: Sequence[Group], comparison: Comparison) -> Document:
         cards=cards(comparison),
         warnings=comparison.warnings,
         tables=[Table("Comparison", ["", *titles], rows(comparison))],
-        notes=[*equal_time_lines(comparison), *comparison.notes, *runs],
+        notes=[*comparison.notes, *runs],
         footnotes=footnotes(comparison),
         data=asdict(comparison),
         panels=panels(groups, comparison),
@@ -73,7 +73,7 @@ def fastest(comparison: Comparison) -> PairResult:
 def headline(comparison: Comparison) -> str:
     pair = fastest(comparison)
     both, speedup = f"{pair.label} and {pair.baseline}", pair.speedup
-    if comparison.equal_effort is not None:
+    if comparison.has_other_algorithms:
         names = dict.fromkeys(result.algorithm for result in comparison.groups)
         return f"{' / '.join(names)}: different algorithms, compared at equal steps and at equal time"
     if pair.void:
@@ -119,7 +119,7 @@ def cards(comparison: Comparison) -> list[Card]:
         Card(bits, "Bit-identical", f"{count(pair.identity.compared, 'iteration')} compared"),
         Card(number(result.peak_rss_mb), f"Peak MB, {pair.label}"),
     ]
-    if comparison.equal_effort is not None:
+    if comparison.has_other_algorithms:
         return found
     if pair.void or not math.isfinite(pair.speedup.low):
         card = (
@@ -191,14 +191,15 @@ def _speedup_rows(pairs: Sequence[PairResult | None]) -> list[Row]:
 
 
 def _equal_rows(comparison: Comparison) -> list[Row]:
-    effort = comparison.equal_effort
-    if effort is None:
-        return []
-    labels = [result.label for result in comparison.groups]
-    return [
-        [f"return after {effort.steps:,} steps", *[number(effort.return_at_steps[key], 2) for key in labels]],
-        [f"return after {duration(effort.time)}", *[number(effort.return_at_time[key], 2) for key in labels]],
+    """Equal steps matter for different algorithms only: one algorithm learns the same from them."""
+    effort, labels = comparison.equal_effort, [result.label for result in comparison.groups]
+    found = [
+        [f"return after {duration(effort.time)}", *[number(effort.return_at_time[key], 2) for key in labels]]
     ]
+    if comparison.has_other_algorithms:
+        values = [number(effort.return_at_steps[key], 2) for key in labels]
+        found.insert(0, [f"return after {effort.steps:,} steps", *values])
+    return found
 
 
 def _runs(result: GroupResult) -> str:
@@ -222,14 +223,6 @@ def _time_rows(comparison: Comparison) -> list[Row]:
         if cells not in found or set(cells) != {"not reached"}:  # of those never reached, the lowest
             found[cells] = f"time to return {threshold:g}"
     return [[name, *cells] for cells, name in found.items()]
-
-
-def equal_time_lines(comparison: Comparison) -> list[str]:
-    return [
-        f"Return after {duration(pair.equal_time)} of wall time: "
-        + ", ".join(f"{name} {number(value, 2)}" for name, value in pair.return_at_equal_time.items())
-        for pair in (() if comparison.equal_effort else comparison.pairs)
-    ]
 
 
 def footnotes(comparison: Comparison) -> list[str]:

@@ -15,8 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from parallel_ppo.child import command
-from parallel_ppo.exits import InputError
-from parallel_ppo.reports.errors import TrainerFailed
+from parallel_ppo.exits import InputError, RunError
 from parallel_ppo.reports.runs import METRICS
 from parallel_ppo.storage.files import open_to_append
 
@@ -25,6 +24,15 @@ POLL_SECONDS = 0.5
 GRACE_SECONDS = 30.0
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl(2)
 _LIBC = ctypes.CDLL(None)
+
+
+class TrainerFailed(RunError):
+    """A trainer that was started ended with `code`; the line says where its output is."""
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.exit_code = code
+        self.code = code if code > 0 else 128 - code
 
 
 def train(

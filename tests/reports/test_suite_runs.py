@@ -12,8 +12,8 @@ from parallel_ppo.commands import suite, suite_runs
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.reports import trainer
-from parallel_ppo.reports.errors import TrainerFailed
 from parallel_ppo.reports.suite import Job, Plan, load_plan, save_plan
+from parallel_ppo.reports.trainer import TrainerFailed
 
 HERE = Path(__file__).resolve().parent
 TRAINER = f"""

@@ -10,7 +10,7 @@ import pytest
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import trainer
-from parallel_ppo.reports.errors import TrainerFailed
+from parallel_ppo.reports.trainer import TrainerFailed
 
 ROOT = Path(__file__).resolve().parents[2]
 
