@@ -151,11 +151,15 @@ def number_or_auto(text: str) -> int | str:
     return text if text == "auto" else whole_number(text)
 
 
+class UnitlessHours(float):
+    """A time that was given as a plain number."""
+
+
 @expecting("hours such as 1.5, or a time such as 90s, 5m, 1.5h or 1h30m")
 def hours(text: str) -> float:
     parts = re.findall(r"([0-9.]+)([smh])", text)
     if not parts:
-        return float(text)
+        return UnitlessHours(text)
     if "".join(amount + unit for amount, unit in parts) != text:
         raise ValueError
     return sum(float(amount) * UNITS[unit] for amount, unit in parts)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from parallel_ppo.arguments import Parser, guarded, keep_writing, whole_number
 from parallel_ppo.cluster.nodes import ALONE, identify
+from parallel_ppo.commands.budgets import one_step_epochs
 from parallel_ppo.commands.requeue import Requeue
 from parallel_ppo.commands.training_flags import (
     CLUSTER_FLAGS,
@@ -21,6 +22,7 @@ from parallel_ppo.commands.training_flags import (
     PARALLEL_FLAGS,
     SEQUENTIAL_FLAGS,
     build_parser,
+    flag_values,
     settings_from,
     with_flag,
 )
@@ -118,6 +120,8 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals, audienc
         trace=arguments.trace,
         node=node,
     )
+    if arguments.resume is None and (warning := one_step_epochs(plan.settings, flag_values(arguments))):
+        print(f"warning: {warning}", file=sys.stderr)
     if arguments.print_config:
         print(to_yaml(plan.settings), end="")
         return ExitCode.DONE

@@ -10,6 +10,7 @@ from typing import Any
 
 from parallel_ppo.arguments import (
     Parser,
+    UnitlessHours,
     hours,
     named_run,
     number,
@@ -18,6 +19,7 @@ from parallel_ppo.arguments import (
     whole_number,
 )
 from parallel_ppo.cluster.engines import find_engine, settings_from_engine
+from parallel_ppo.commands.budgets import with_budgets
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.layers import check_sections, load_settings
@@ -27,7 +29,6 @@ from parallel_ppo.settings.yaml_files import parse_value, read_yaml
 from parallel_ppo.training.origin import saved_settings
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"  # in a checkout, a link to the one at the root
-DEFAULT_HOURS = 1.0
 
 Flags = dict[str, tuple[str, Callable[[str], Any]]]  # flag -> key and converter
 COMMON_FLAGS: Flags = {
@@ -151,6 +152,8 @@ def _add_other_flags(groups: dict[str, Any]) -> None:
 
 def flag_values(arguments: argparse.Namespace) -> dict[str, Any]:
     values = {key: value for key, value in vars(arguments).items() if "." in key}
+    if isinstance(values.get("training.duration"), UnitlessHours):
+        values["training.duration"] = float(values["training.duration"])
     for item in arguments.set:
         key, equals, text = item.partition("=")
         if not equals or "." not in key:
@@ -179,26 +182,28 @@ def shipped_config(env_id: Any, kind: str, algorithm: str = "ppo") -> Path | Non
     return path if path.name in os.listdir(CONFIG) else None
 
 
-def settings_from(arguments: argparse.Namespace, kind: str, say: Callable[[str], None]) -> Settings:
+def settings_from(arguments: argparse.Namespace, kind: str, report: Callable[[str], None]) -> Settings:
     flags = flag_values(arguments)
+    given, base, file = flags, dict[str, Any](), arguments.config
     if kind == "cluster":
         flags = settings_from_engine(os.environ) | flags
-    base: dict[str, Any] = {}
-    file = arguments.config
     if arguments.resume is not None:
         base = _saved_settings(arguments)
-        if base and any(f"training.{stop}" in flags for stop in STOP_CONDITIONS):
-            base["training"] = {
-                key: value for key, value in base.get("training", {}).items() if key not in STOP_CONDITIONS
-            }
     if not base and file is None:
         algorithm = flags.get("training.algorithm", "ppo")
         file = shipped_config(flags.get("env.id"), kind, algorithm)
         if file is not None and file.name not in CONFIGS.values():
-            say(f"using {file.relative_to(CONFIG.parent)} for {flags.get('env.id', algorithm)}")
+            report(f"using {file.relative_to(CONFIG.parent)} for {flags.get('env.id', algorithm)}")
     settings = load_settings(file=file, flags=flags, base=base)
-    if settings.training.duration is None and settings.training.total_timesteps is None:
-        settings = settings.changed("training", duration=DEFAULT_HOURS)
+    if "cluster.master_addr" in given and "cluster.nnodes" not in flags and settings.cluster.nnodes == 1:
+        raise InputError("cluster.master_addr: is for several nodes; give their number with --nnodes")
+    is_shipped = file is not None and file.resolve().parent == CONFIG.resolve()
+    settings = with_budgets(
+        settings, given, is_first=arguments.resume is None, is_shipped=is_shipped, report=report
+    )
+    duration = vars(arguments).get("training.duration")
+    if isinstance(duration, UnitlessHours):
+        report(f"--duration {duration:g} means {duration:g} hours; minutes are {duration:g}m")
     return settings
 
 

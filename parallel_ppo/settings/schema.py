@@ -24,7 +24,7 @@ def _whole(value: Any) -> Any:
 
 
 def _hours(value: Any) -> Any:
-    return hours(value) if isinstance(value, str) else value
+    return float(hours(value)) if isinstance(value, str) else value
 
 
 Positive = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**18)]  # 1e6 is a whole number too
