@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,12 @@ from parallel_ppo.kernels.api import available
 from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.training.update import Learned, learn
+from parallel_ppo.workers import optimizer_steps
 from parallel_ppo.workers.observer import Probe, unobserved
 from parallel_ppo.workers.optimizer_steps import Steps, StepTaker
 from parallel_ppo.workers.tasks import GRADIENT, Lane, Task
 from parallel_ppo.workers.worker import Worker
-from tests.conftest import small_settings
+from tests.conftest import small_settings, train
 from tests.kernels.test_native_lane import filled
 from tests.training.test_update import collected
 
@@ -156,13 +158,15 @@ class Crew:
         self.steps.free(index)
         self.pids[index] = self.start(task, index)
 
-    def next_death(self) -> int:
+    def next_death(self, seconds: float = 60) -> int:
         """Of these processes alone: other tests may have left children."""
-        while True:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
             for index, pid in enumerate(self.pids):
                 if os.waitpid(pid, os.WNOHANG)[0]:
                     return index
             time.sleep(0.001)
+        raise AssertionError("no process ended")
 
     def close(self) -> None:
         for pid in self.pids:
@@ -281,3 +285,45 @@ def test_a_question_of_an_earlier_update_is_over() -> None:
     taker = StepTaker(workers.worker)
     taker.begin(earlier, 0)
     assert taker.go_on(earlier) == kernel.OVER
+
+
+@pytest.mark.multiprocess
+def test_a_death_just_before_a_wake_up_leaves_no_sleeper(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The dead worker had ended the last step and changed the futex, but not yet woken the others."""
+    monkeypatch.setattr(optimizer_steps, "PATIENCE", 60_000)
+    workers = crew()
+    task, memory = workers.open(), workers.memory
+    taker = StepTaker(workers.worker)
+    taker.is_observed = True
+    taker.begin(task, 1)
+    for _ in range(workers.view.lanes):
+        assert taker.library.steps_take_part(taker.address, 1) >= 0
+    workers.pids = [workers.start(task, 0)]
+    try:
+        deadline = time.monotonic() + 30
+        while not memory.step_futex[0] & 1:  # it sleeps
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        time.sleep(0.1)
+        memory.step_header[0] = workers.steps.end
+        memory.step_futex[0] += 1
+        workers.steps.free(1)
+        assert workers.next_death(seconds=20) == 0
+        workers.pids = []
+    finally:
+        workers.close()
+
+
+@pytest.mark.multiprocess
+def test_without_the_library_messages_give_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = ["--env", "CartPole-v1", "--num-envs", "16", "--n-steps", "16", "--batch-size", "64",
+                 "--set", "training.kernels=torch", "--num-workers", "2",
+                 "--total-timesteps", "768"]  # fmt: skip
+    run = train(tmp_path / "claimed", *arguments)
+    monkeypatch.setenv("PARALLEL_PPO_KERNEL_CACHE", str(tmp_path / "empty"))
+    monkeypatch.setenv("CC", "false")
+    twin = train(tmp_path / "messages", *arguments)
+    assert run.summary["policy_sha256"] == twin.summary["policy_sha256"]
+    assert run.learning == twin.learning
