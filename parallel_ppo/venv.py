@@ -1,11 +1,13 @@
 """Imported first by the scripts beside `venv/`: goes on with its Python where the one in use lacks the
-requirements.
+requirements, and with a fixed hash seed.
 """
 
 import importlib.util
 import os
 import sys
 from pathlib import Path
+
+from parallel_ppo.hash_seed import restart_with_fixed_hash_seed
 
 ROOT = Path(__file__).absolute().parents[1]
 PYTHON = ROOT / "venv" / "bin" / "python"
@@ -20,3 +22,6 @@ if MISSING:
         file=sys.stderr,
     )
     sys.exit(2)
+
+if Path(sys.argv[0]).absolute().parent == ROOT:  # a tool, or a test that imports one, is left alone
+    restart_with_fixed_hash_seed()

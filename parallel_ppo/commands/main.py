@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from parallel_ppo.arguments import guarded
 from parallel_ppo.commands.training_flags import CLUSTER_FLAGS, PARALLEL_FLAGS
+from parallel_ppo.hash_seed import restart_with_fixed_hash_seed
 from parallel_ppo.version import VERSION
 
 # name -> where it is, and what it does
@@ -29,6 +30,8 @@ TRAINERS = {"--sequential": "train_sequential"} | dict.fromkeys(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    if argv is None:
+        restart_with_fixed_hash_seed()
     name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if name in ("--help", "-h", "--version"):
         print(VERSION if name == "--version" else _help())

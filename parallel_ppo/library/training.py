@@ -19,6 +19,7 @@ from typing import Any
 from parallel_ppo import exits
 from parallel_ppo.child import child
 from parallel_ppo.exits import ExitCode, InputError, RunError
+from parallel_ppo.hash_seed import with_fixed_hash_seed
 from parallel_ppo.library.notebook import make_display
 from parallel_ppo.library.run import Run
 from parallel_ppo.records.display import Clock
@@ -198,6 +199,7 @@ class Session:
             trainer = subprocess.Popen(
                 [*child("parallel_ppo.library.own_process"), str(theirs.fileno()), self.kind, *self.flags],
                 pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True,
+                env=with_fixed_hash_seed(),
             )  # fmt: skip
         try:
             with Connection(ours.detach()) as channel:

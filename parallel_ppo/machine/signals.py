@@ -1,7 +1,7 @@
 """Signals: what they mean depends on where the run is.
 
 Before training nothing can be lost, so the process leaves at once. During training the signal is remembered
-and wakes whoever waits; the iteration is abandoned at the next safe place (`check`), or inside
+and wakes a waiting pool; the iteration is abandoned at the next safe place (`check`), or inside
 `interruptible()`, whose work is thrown away anyway. While files are written nothing is interrupted. A second
 Ctrl-C ends the process at once, whatever it does.
 """
@@ -30,15 +30,15 @@ class TimeUp(BaseException):
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """TimeUp in Python code that takes longer. Only the main thread can be told."""
+    """TimeUp in Python code that takes longer. In other threads there is no limit."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
-    def tell(number: int, frame: FrameType | None) -> None:
+    def stop(number: int, frame: FrameType | None) -> None:
         raise TimeUp
 
-    previous = signal.signal(signal.SIGALRM, tell)
+    previous = signal.signal(signal.SIGALRM, stop)
     try:
         signal.setitimer(signal.ITIMER_REAL, seconds)
         yield
@@ -48,7 +48,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class NoSignals:
-    """For who leaves signals to Python: evaluation, tests."""
+    """Leaves signals to Python: evaluation, tests."""
 
     waker: socket.socket | None = None
 
@@ -61,6 +61,8 @@ class NoSignals:
 
 class Signals(NoSignals):
     """Handlers from here to `close`. What the caller had ignored stays ignored (nohup, background jobs)."""
+
+    waker: socket.socket
 
     def __init__(self) -> None:
         self.pending: Interrupted | None = None
@@ -102,7 +104,9 @@ class Signals(NoSignals):
         self.is_starting = False
 
     def check(self) -> None:
-        """A safe place to stop at."""
+        """A safe place to stop at. Empties the waker, which would stay readable after a signal that is not ours."""
+        with contextlib.suppress(OSError):
+            self.waker.recv(4096)
         if self.pending is not None:
             raise self.pending
 
@@ -133,5 +137,4 @@ class Signals(NoSignals):
             signal.signal(number, handler)
         signal.set_wakeup_fd(self.previous_waker)
         for end in (self.waker, self._written):
-            if end is not None:
-                end.close()
+            end.close()

@@ -4,7 +4,8 @@ milliseconds.
 `ForkServer` is the coordinator's handle. The child side (`main`) never touches a tensor, so it is safe to
 fork. Lives are tied: when its socket closes, because the coordinator has ended in whatever way, it kills
 everything that ever descended from it (workers, the helper processes of environments, daemons of those)
-and leaves. Messages are JSON in packets; descriptors travel beside them.
+and leaves. It reads settings of any size from a file in memory; the later messages are small: JSON in packets,
+with descriptors.
 """
 
 import contextlib
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.hash_seed import with_fixed_hash_seed
 from parallel_ppo.machine.descendants import (
     COORDINATOR_SIGNALS,
     adopt_orphans,
@@ -77,13 +79,16 @@ class ForkServer:
         program = (
             f"import sys; sys.path[:] = {path!r}; from parallel_ppo.workers.fork_server import main; main()"
         )
-        with theirs:
+        with theirs, open(os.memfd_create("settings"), "wb") as file:
+            file.write(json.dumps(hello).encode())
+            file.flush()
+            passed = [theirs.fileno(), file.fileno()]
             self.process = subprocess.Popen(
-                [sys.executable, "-c", program, str(theirs.fileno()), str(os.getpid())],
-                pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, preexec_fn=die_with_parent,
+                [sys.executable, "-c", program, *map(str, passed), str(os.getpid())],
+                pass_fds=passed, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent,
+                env=with_fixed_hash_seed(),
                 start_new_session=True,  # what a terminal sends is for the coordinator
             )  # fmt: skip
-        self.socket.send(json.dumps(hello).encode())
         self.exit_status: dict[int, int] = {}
         self.has_answered = False
         self.check: Callable[[], None] = lambda: None  # called while waiting; leaves by an exception
@@ -173,11 +178,14 @@ class ForkServer:
 
 
 def main() -> None:
-    channel, parent = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
+    descriptor, file_descriptor, parent = map(int, sys.argv[1:])
+    channel = socket.socket(fileno=descriptor)
     tie_to_parent(parent)
     for number in COORDINATOR_SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    hello = json.loads(channel.recv(PACKET))
+    with open(file_descriptor, "rb") as file:
+        file.seek(0)
+        hello = json.load(file)
     sys.path[:] = hello["path"]
     settings, spec = Settings.model_validate(hello["settings"]), EnvSpec.from_json(hello["spec"])
     _import_everything(settings)

@@ -310,6 +310,34 @@ class OtherState(ReplayedWalker):
             raise RuntimeError("only before the first reset")
 
 
+class Unordered(gymnasium.Env):
+    """Its rewards depend on the order of a set of strings, and with it on Python's hash seed."""
+
+    def __init__(self) -> None:
+        self.observation_space, self.action_space = spaces.Box(-1, 1, (2,), np.float32), spaces.Discrete(2)
+        self.names = list({f"object {number}" for number in range(50)})
+        self.now = 0
+
+    def _observation(self) -> Any:
+        return np.array([int(self.names[self.now % 50][7:]) / 50, self.now / 50], np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
+        self.now = 0
+        return self._observation(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
+        self.now += 1
+        return self._observation(), float(action) * self._observation()[0], self.now >= 20, False, {}
+
+
+class Wide(Chain):
+    """With more dimensions of action than a packet of 128 KB can describe."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.action_space = spaces.Box(-0.123456789, 0.123456789, (6000,), np.float32)
+
+
 for name, limit in (
     ("Broken", None),
     ("Chain", None),
@@ -321,6 +349,8 @@ for name, limit in (
     ("Peculiar", None),
     ("OtherState", 40),
     ("Masked", None),
+    ("Unordered", None),
+    ("Wide", None),
 ):
     if f"{name}-v0" not in gymnasium.registry:
         gymnasium.register(f"{name}-v0", entry_point=globals()[name], max_episode_steps=limit)

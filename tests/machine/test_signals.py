@@ -1,6 +1,7 @@
 """What a signal does depends on where the run is."""
 
 import os
+import select
 import signal
 import time
 
@@ -80,3 +81,16 @@ def test_what_was_ignored_stays_ignored():
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_a_foreign_signal_wakes_once() -> None:
+    """What another library handles must not keep the waker readable: a waiting pool would spin."""
+    previous, signals = signal.signal(signal.SIGUSR2, lambda *_: None), Signals()
+    try:
+        os.kill(os.getpid(), signal.SIGUSR2)
+        assert select.select([signals.waker], [], [], 5)[0]
+        signals.check()
+        assert not select.select([signals.waker], [], [], 0)[0]
+    finally:
+        signals.close()
+        signal.signal(signal.SIGUSR2, previous)
