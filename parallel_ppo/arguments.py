@@ -215,7 +215,7 @@ class SteadyStream:
 def keep_writing() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
-        if not isinstance(stream, SteadyStream):
+        if stream is not None and not isinstance(stream, SteadyStream):
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
             setattr(sys, name, SteadyStream(stream))

@@ -26,7 +26,7 @@ class RunError(Exception):
     code: int = ExitCode.INPUT
 
     def __str__(self) -> str:
-        return printable(super().__str__())
+        return printable(" ".join(map(str, self.args)))
 
 
 class InputError(RunError):
@@ -54,8 +54,8 @@ class EnvironmentFault(RunError):
 
     code = ExitCode.RESTARTS
 
-    def __init__(self, where: str, detail: str) -> None:
-        super().__init__(f"{where} {detail}")
+    def __init__(self, where: str, detail: str = "") -> None:
+        super().__init__(*filter(None, (where, detail)))  # both in `args`, which is what pickle keeps
         self.detail = detail
 
 

@@ -3,6 +3,7 @@ observations.
 """
 
 import contextlib
+import copy
 import importlib
 import os
 import threading
@@ -35,7 +36,7 @@ def load(source: str | os.PathLike[str], *, trust: bool = False, seed: int = 0) 
     `seed` decides which actions are drawn. Weights that another user wrote execute nothing; `trust` lets
     them import the environment or the network that they name.
     """
-    name = os.fspath(source)
+    name = os.path.expanduser(os.fspath(source))
     if name.startswith(HUB):
         place = importlib.import_module("parallel_ppo.sharing.hub").fetch(name.removeprefix(HUB))
     else:
@@ -70,11 +71,31 @@ class Policy:
         self._reader = observation_reader(self.observation_space, loaded.settings.env.id)
         self._writer = action_writer(self.action_space, loaded.settings.env.id)
         self._actor = make_actor(loaded.settings, loaded.spec, loaded.filled)
+        self._loaded = loaded
         self._draws = generator(seed, "acting")
         self._lock = threading.Lock()  # the network's working memory is one for all threads
 
     def __repr__(self) -> str:
         return f"<Policy for {self.settings.env.id}, {self.policy_sha256[:12]}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """For pickle and copy: the same weights, and the same draws from here on."""
+        return _restored, (self._loaded, self._draws)
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Copies of the parameters by their names."""
+        return {name: tensor.detach().clone() for name, tensor in self._actor.policy.state_dict().items()}
+
+    def predict(
+        self,
+        observation: Any,
+        state: Any = None,
+        episode_start: Any = None,
+        deterministic: bool = False,
+        action_masks: Any = None,
+    ) -> tuple[Any, Any]:
+        """As Stable-Baselines3's: the action of `act`, and `state` unchanged."""
+        return self.act(observation, deterministic, action_masks), state
 
     def act(self, observation: Any, deterministic: bool = False, action_mask: Any = None) -> Any:
         """An action for one observation, or an array of actions for a batch: drawn as in training, or the
@@ -164,3 +185,10 @@ class Policy:
             return np.stack([self._writer.read_mask({"action_mask": one}) for one in each])
         except (Misfit, TypeError, ValueError) as problem:
             raise InputError(f"action_mask: got {one_line(problem)}") from None
+
+
+def _restored(loaded: LoadedPolicy, draws: np.random.Generator) -> Policy:
+    with torch_as_in_training():
+        policy = Policy(loaded)
+    policy._draws = copy.deepcopy(draws)
+    return policy

@@ -1,4 +1,4 @@
-"""A run that was trained, as it lies on the disk."""
+"""A run that was trained, on the disk."""
 
 import json
 import os
@@ -18,7 +18,7 @@ class Run:
     directory: Path
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        object.__setattr__(self, "directory", Path(directory))
+        object.__setattr__(self, "directory", Path(directory).expanduser().absolute())
 
     def __fspath__(self) -> str:
         return str(self.directory)

@@ -25,7 +25,7 @@ from parallel_ppo.library.run import Run
 from parallel_ppo.records.display import Clock
 from parallel_ppo.settings.layers import nearest
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.training.callbacks import Progress, failure, progress_of
+from parallel_ppo.training.callbacks import Progress, failure, progress_of, stop_reason
 
 PATIENCE = 60.0  # seconds that an interrupted trainer has to save
 ELSEWHERE = (
@@ -67,7 +67,7 @@ def train(
     flags = [f"--set={key}={_json(key, value)}" for key, value in values.items()]
     for flag, place in (("--config", config), ("--output-dir", output_dir), ("--resume", resume)):
         if place is not None:
-            flags += [flag, os.fspath(place)]
+            flags += [flag, os.path.expanduser(place)]
     flags += [flag for flag, given in (("--trust-checkpoint", trust), ("--quiet", quiet)) if given]
     watchers = [("stop_when", stop_when)] if stop_when else []
     watchers += [(_name(callback), callback) for callback in callbacks if not isinstance(callback, str)]
@@ -229,8 +229,9 @@ class Session:
         assert self.directory is not None
         for name, call in self.watchers:
             try:
-                if call(progress_of(record, self.directory)):
-                    return {"stop": name}
+                reason = stop_reason(name, call(progress_of(record, self.directory)))
+                if reason is not None:
+                    return {"stop": reason}
             except Exception as error:
                 self.cause = error
                 return {"failure": str(failure(name, record["iteration"], error, self.directory))}
@@ -244,10 +245,12 @@ class Session:
         self.display.show(record)
 
     def _on_text(self, name: str, text: str) -> None:
-        getattr(sys, name).write(text)
+        stream = getattr(sys, name)
+        if stream is not None:  # a program without a terminal may have none
+            stream.write(text)
 
     def _on_directory(self, directory: str) -> None:
-        self.directory = Path(directory)
+        self.directory = Path(directory).absolute()
 
     def _on_end(self, code: int) -> None:
         self.code = code
@@ -258,8 +261,10 @@ class Session:
         Exception.__init__(self.error, line)
 
     def _result(self, status: int) -> Run:
+        if self.cause is not None:
+            raise self.cause  # of the caller's own callback: unchanged, for `except` in the caller
         if self.error is not None:
-            raise self.error from self.cause
+            raise self.error
         if self.code == ExitCode.DONE and self.directory is not None:
             return Run(self.directory)
         how = "was stopped and saved" if self.code else f"ended unexpectedly (status {status})"

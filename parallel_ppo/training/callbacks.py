@@ -27,7 +27,7 @@ class Progress(NamedTuple):
 
 
 class Callback(NamedTuple):
-    """`call` stops the run by returning anything true; a text is taken for the reason."""
+    """`call` returns None or False to go on, True or a text (the reason) to stop the run."""
 
     name: str
     call: Callable[[Progress], Any]
@@ -42,6 +42,15 @@ def progress_of(record: dict[str, Any], directory: Path) -> Progress:
         copy.deepcopy(record),
         directory,
     )
+
+
+def stop_reason(name: str, answer: Any) -> str | None:
+    """What a callback returned: None to go on, else why the run stops. NumPy's bool is one too."""
+    if isinstance(answer, str) and answer:
+        return answer
+    if answer is None or type(answer).__name__ in ("bool", "bool_"):
+        return name if answer else None
+    raise TypeError(f"returned {answer!r:.80}; expected None, True, False or a text with the reason")
 
 
 def named_callbacks(paths: Sequence[str]) -> list[Callback]:
@@ -61,14 +70,14 @@ class Callbacks:
         """All of them, in order. One that fails ends the run here, where it can be saved whole."""
         for name, call in self.callbacks:
             try:
-                answer = call(progress_of(record, self.directory))
+                reason = stop_reason(name, call(progress_of(record, self.directory)))
             except CallbackError as error:
                 self.budget.fail(error)
             except Exception as error:
                 self.budget.fail(failure(name, record["iteration"], error, self.directory))
             else:
-                if answer:
-                    self.budget.stop(answer if isinstance(answer, str) else name)
+                if reason is not None:
+                    self.budget.stop(reason)
 
 
 def failure(name: str, iteration: int, error: BaseException, directory: Path) -> CallbackError:

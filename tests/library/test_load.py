@@ -1,5 +1,7 @@
 """`parallel_ppo.load`: actions as `env.step` takes them, for one observation and for a batch."""
 
+import copy
+import pickle
 import threading
 from pathlib import Path
 
@@ -46,6 +48,29 @@ def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("cartpole") / "run"
     assert train_sequential([*FLAGS, "--env", "CartPole-v1", "--output-dir", str(run)]) == 0
     return run
+
+
+def test_a_policy_can_be_copied_and_pickled(cartpole: Path) -> None:
+    """The copy draws the same actions from here on."""
+    policy = parallel_ppo.load(cartpole, seed=3)
+    rows = np.random.default_rng(0).normal(size=(20, 4)).astype(np.float32)
+    policy.act(rows)
+    copies = [copy.deepcopy(policy), pickle.loads(pickle.dumps(policy))]
+    expected = policy.act(rows)
+    for other in copies:
+        assert np.array_equal(other.act(rows), expected)
+        weights = other.state_dict()
+        assert all(torch.equal(weights[name], value) for name, value in policy.state_dict().items())
+    assert not np.array_equal(policy.act(rows), expected)
+
+
+def test_predict_is_as_in_stable_baselines3(cartpole: Path) -> None:
+    policy = parallel_ppo.load(cartpole)
+    rows = np.zeros((3, 4), np.float32)
+    action, state = policy.predict(rows, deterministic=True)
+    assert np.array_equal(action, policy.act(rows, deterministic=True)) and state is None
+    policy.state_dict()["action_head.bias"].fill_(9)
+    assert np.array_equal(policy.act(rows, deterministic=True), action), "copies"
 
 
 def test_one_and_a_batch(policy: parallel_ppo.Policy) -> None:
