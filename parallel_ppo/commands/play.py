@@ -130,6 +130,8 @@ def _levels(text: str, policy: LoadedPolicy) -> tuple[str, list[int]]:
             f"--levels failed: {root} has no {EPISODES}; expected the weights of a run directory"
         )
     levels = failed_levels(load_run(root))
+    if any(not 0 <= level < 2**31 for level in levels):
+        raise InputError(f"--levels failed: {root / EPISODES} names levels that Procgen does not have")
     if not levels:
         raise InputError(f"--levels failed: every level that {root} played is solved; give train or test")
     return "train", levels

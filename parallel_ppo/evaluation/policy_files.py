@@ -5,6 +5,7 @@ settings describe.
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +28,7 @@ from parallel_ppo.storage.user_key import is_signed
 from parallel_ppo.training import checkpoint
 from parallel_ppo.training.checkpoint import POLICY
 from parallel_ppo.training.origin import named_code, refuse
+from parallel_ppo.training.planning import resolve_policy
 
 FORMAT = "parallel_ppo policy 1"
 PICKLES = (".pt", ".pth", ".pkl", ".ckpt")
@@ -134,10 +136,12 @@ def read(file: Path, *, trust: bool = False) -> Weights:
         settings = read_settings(file=None, flags={}, base=json.loads(metadata["settings"]))
         spec = _spec(json.loads(metadata["spec"]))
         env_steps = int(metadata["env_steps"])
+        if not 0 <= env_steps < 1 << 62:
+            raise ValueError("impossible steps")
         is_own = is_signed(metadata.get("signature", ""), metadata["settings"].encode())
         code = {} if is_own or trust else named_code(settings.changed("logging", callbacks=[]))
-        settings = settings if code else checked(settings)
-    except (KeyError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        settings = settings if code else resolve_policy(checked(settings), spec)
+    except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise Damaged(f"{file}: its description cannot be read ({type(error).__name__})") from None
     except InputError as error:
         raise InputError(f"{file}: its settings do not fit this program: {error}") from None
@@ -165,9 +169,26 @@ def _check_shared(file: Path, data: bytes) -> None:
 
 
 def _spec(values: Any) -> EnvSpec:
+    """Networks are made for these shapes, so they must be those that an environment can have."""
     spec = EnvSpec.from_json(values)
-    numbers = [*spec.observation_shape, *spec.action.sizes]
-    if not all(type(number) is int and 0 < number < 1 << 24 for number in numbers):
+    shape, action = spec.observation_shape, spec.action
+    sizes = [*shape, *action.sizes, *(size for part in spec.parts for size in part.shape)]
+    bounds = [*action.low, *action.high]
+    num_bounds = 2 * action.sizes[0] if action.kind == "gaussian" else 0
+    if not (
+        len(shape) in (1, 3)
+        and all(type(size) is int and 0 < size < 1 << 24 for size in sizes)
+        and math.prod(shape) < 1 << 28
+        and spec.observation_dtype in ("float32", "uint8")
+        and action.kind in ("categorical", "gaussian", "bernoulli")
+        and action.sizes
+        and (action.kind == "categorical" or len(action.sizes) == 1)
+        and sum(action.sizes) < 1 << 24
+        and len(bounds) == num_bounds
+        and all(type(bound) in (int, float) and bound == bound for bound in bounds)
+        and all(type(part.offset) is int and part.offset >= 0 and part.end <= shape[0] for part in spec.parts)
+        and all(len(part.shape) == (3 if part.is_image else 1) for part in spec.parts)
+    ):
         raise ValueError("impossible shapes")
     return spec
 

@@ -8,12 +8,13 @@ import errno
 import json
 import os
 import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import psutil
 
-from parallel_ppo.storage.files import NEW_FILE, open_to_append, write_atomically
+from parallel_ppo.storage.files import CHUNK, NEW_FILE, open_to_append, write_atomically
 from parallel_ppo.storage.json_lines import Record, read_lines
 
 LARGEST = 1e300
@@ -177,20 +178,33 @@ class JsonlLog:
     """
 
     def __init__(self, path: Path, last_iteration: int) -> None:
-        """Cuts what lies beyond `last_iteration`, and a torn tail with it."""
-        kept = [
-            (line.data, line.record)
-            for line in read_lines(path)
-            if line.is_whole
-            and line.record is not None
-            and type(line.record.get("iteration")) is int
-            and line.record["iteration"] <= last_iteration
-        ]
-        self.kept = [record for _, record in kept]
-        write_atomically(path, b"".join(data for data, _ in kept))
+        """Cuts what lies beyond `last_iteration`, and a torn tail with it. The file is streamed: it may have
+        millions of lines.
+        """
+        self.path = path
+        write_atomically(path, self._kept(last_iteration))
         self.descriptor = open_to_append(path)
-        self.size = os.fstat(self.descriptor).st_size
+        self.size = self.num_earlier_bytes = os.fstat(self.descriptor).st_size
         self.pending = b""
+
+    def earlier(self) -> Iterator[Record]:
+        """The records of earlier sessions."""
+        for line in read_lines(self.path):
+            if line.end > self.num_earlier_bytes:
+                return
+            if line.record is not None:
+                yield line.record
+
+    def _kept(self, last_iteration: int) -> Iterator[bytes]:
+        kept = bytearray()
+        for line in read_lines(self.path):
+            iteration = (line.record or {}).get("iteration")
+            if line.is_whole and type(iteration) is int and iteration <= last_iteration:
+                kept += line.data
+            if len(kept) > CHUNK:
+                yield bytes(kept)
+                kept.clear()
+        yield bytes(kept)
 
     def write(self, records: list[Record]) -> None:
         """OSError leaves whole records in the file and the rest in memory, for the next call."""
@@ -227,7 +241,8 @@ class TensorBoardLog:
     Opened by the first write: TensorBoard's import would delay the first environment step.
     """
 
-    def __init__(self, directory: Path, records: list[Record], episodes: list[Record]) -> None:
+    def __init__(self, directory: Path, records: Iterable[Record], episodes: Iterable[Record]) -> None:
+        """`records` and `episodes` of earlier sessions are read when the file is opened."""
         self.directory, self.earlier = directory, (records, episodes)
         self.writer: Any = None
 

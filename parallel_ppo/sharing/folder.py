@@ -70,9 +70,10 @@ def read_source(path: Path, *, trust: bool = False) -> Source:
 
 def _hashes(metrics: Path, iteration: int) -> list[str]:
     found = {record.get("iteration"): record.get("policy_sha256") for record in read_records(metrics)}
-    hashes = [str(found.get(number)) for number in range(1, iteration + 1)]
-    for number, one in enumerate(hashes, 1):
-        if not SHA256.fullmatch(one):
+    hashes = []
+    for number in range(1, iteration + 1):
+        hashes.append(str(found.get(number)))
+        if not SHA256.fullmatch(hashes[-1]):
             raise InputError(
                 f"{metrics}: has no policy_sha256 of iteration {number}, so nobody could check this policy"
             )
@@ -178,9 +179,10 @@ def _arithmetic(run: dict[str, Any], iteration: int) -> list[dict[str, str]]:
     """Of the sessions that the policy was trained in, each kind once."""
     found: list[dict[str, str]] = []
     for session in _sessions(run):
-        one = session.get("arithmetic", {})
-        if session.get("first_iteration", 0) < iteration and one not in found:
-            found.append(one)
+        one, first = session.get("arithmetic"), session.get("first_iteration", 0)
+        if not (isinstance(first, int) and isinstance(one, dict)) or first >= iteration or one in found:
+            continue
+        found.append({str(name): str(value) for name, value in one.items()})
     return found
 
 
@@ -214,7 +216,9 @@ def read(folder: Path) -> Shared:
         ):
             raise InputError(f"{folder}: {PROVENANCE} and {HASHES} contradict each other")
         kinds = provenance["arithmetic"]
-        if not all(isinstance(value, str) for kind in kinds for value in kind.values()):
+        if type(provenance["reproducible"]) is not bool or not all(
+            isinstance(value, str) for kind in kinds for value in kind.values()
+        ):
             raise TypeError
     except Damaged as problem:
         raise InputError(str(problem)) from None

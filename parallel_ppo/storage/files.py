@@ -5,7 +5,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -27,6 +27,10 @@ def temporary_beside(path: Path) -> Path:
 
 def write_durably(path: Path, *pieces: bytes | memoryview) -> None:
     """A new file. An existing file or link is an error."""
+    _write_new(path, pieces)
+
+
+def _write_new(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
     descriptor = os.open(path, NEW_FILE, 0o666)
     try:
         for piece in pieces:
@@ -38,14 +42,14 @@ def write_durably(path: Path, *pieces: bytes | memoryview) -> None:
         os.close(descriptor)
 
 
-def write_atomically(path: Path, *pieces: bytes | memoryview) -> None:
+def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
     """The old content or the new one, even after a power failure; nothing else is left after an error."""
     temporary = temporary_beside(path)
     try:
-        write_durably(temporary, *pieces)
+        _write_new(temporary, [data] if isinstance(data, bytes) else data)
         os.replace(temporary, path)
         sync_directory(path.parent)
-    except OSError:
+    except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise

@@ -51,6 +51,11 @@ def prepare(note: Callable[[str], None], warn: Callable[[str], None]) -> None:
             f"--trust-checkpoint. Or {advice}"
         )
         return
+    if key_file().stat().st_mode & 0o077:
+        warn(
+            f"{key_file()}: other users can read or change this signing key, and sign checkpoints with it;"
+            f" use chmod 600 {key_file()}"
+        )
     if is_new and not named:
         note(
             f"checkpoints are signed with a new key, {key_file()}; where home folders do not last"

@@ -1,5 +1,6 @@
 """Where the loop reports: metrics, episodes, TensorBoard, checkpoints and the display."""
 
+import itertools
 import json
 import time
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from parallel_ppo.training.checkpoint import POLICY
 from parallel_ppo.training.run import Iteration, Run
 from parallel_ppo.training.saving import Keeper
 
+MAX_REDRAWN = 16 << 20  # bytes of earlier episodes that TensorBoard shows; of more, an even sample
 MAX_LOG_FAILURES = 100  # consecutive iterations with records that could only be kept in memory
 
 
@@ -45,9 +47,9 @@ class Recorder:
         self.tensorboard: TensorBoardLog | None = None
         if settings.logging.tensorboard:
             try:
-                self.tensorboard = TensorBoardLog(
-                    directory.root / "logs", self.metrics.kept, self.episodes.kept
-                )
+                every = 1 + self.episodes.num_earlier_bytes // MAX_REDRAWN
+                earlier = itertools.islice(self.episodes.earlier(), 0, None, every)
+                self.tensorboard = TensorBoardLog(directory.root / "logs", self.metrics.earlier(), earlier)
             except OSError as error:
                 self._without_tensorboard(error)
         self.trackers = Trackers(settings.logging.trackers, directory.root, display.warn)
@@ -162,11 +164,13 @@ class Recorder:
 
     def _check_complete(self, last_iteration: int) -> None:
         """Only someone else can have taken records away; the run goes on, but does not hide it."""
-        found = [record["iteration"] for record in self.metrics.kept]
-        if found != list(range(1, last_iteration + 1)):
+        num_lines = num_right = 0
+        for num_lines, record in enumerate(self.metrics.earlier(), 1):
+            num_right += record["iteration"] == num_lines
+        if not num_right == num_lines == last_iteration:
             self.display.warn(
-                f"{self.directory.root / 'metrics.jsonl'}: was changed or damaged; it has {len(set(found))}"
-                f" of {last_iteration} iterations"
+                f"{self.directory.root / 'metrics.jsonl'}: was changed or damaged; {num_right} of"
+                f" {last_iteration} iterations are in their place"
             )
 
     def _sync_logs(self) -> None:

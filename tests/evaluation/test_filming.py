@@ -78,6 +78,11 @@ def test_failed_levels_are_filmed_the_hardest_first(
     (tmp_path / "episodes.jsonl").touch()
     assert play_episodes(arguments) == 0
     assert seen == [17, 4, 17]
+    for level in (-1, 2**31):
+        monkeypatch.setattr(play, "failed_levels", lambda root, level=level: [3, level])
+        assert (
+            play_episodes(arguments) == 2 and "levels that Procgen does not have" in capsys.readouterr().err
+        )
     monkeypatch.setattr(play, "failed_levels", lambda root: [])
     assert play_episodes(arguments) == 2 and "is solved; give train or test" in capsys.readouterr().err
 

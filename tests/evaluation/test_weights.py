@@ -1,6 +1,7 @@
 import json
 import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,7 +71,47 @@ DESCRIPTIONS = {
         "cannot be read",
     ),
     "steps": ({"env_steps": "many"}, "cannot be read"),
+    "huge steps": ({"env_steps": str(10**30)}, "cannot be read"),
 }
+
+
+IMPOSSIBLE_SPECS: dict[str, dict[str, Any]] = {
+    "no shape": {"observation_shape": []},
+    "two dimensions": {"observation_shape": [4, 4]},
+    "a huge image": {"observation_shape": [65536, 65536, 3]},
+    "no actions": {"action": ["categorical", [], [], []]},
+    "unknown actions": {"action": ["poisson", [2], [], []]},
+    "no sizes": {"action": ["gaussian", [], [-1.0], [1.0]]},
+    "no bounds": {"action": ["gaussian", [2], [], []]},
+    "bounds that are no numbers": {"action": ["gaussian", [1], [float("nan")], [1.0]]},
+    "another type": {"observation_dtype": "object"},
+    "a part outside": {"parts": [[False, [400], 0]], "observation_dtype": "uint8"},
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE_SPECS)
+def test_no_network_is_made_for_impossible_spaces(tmp_path: Path, name: str) -> None:
+    spec = json.dumps(json.loads(contents(small_settings())[1]["spec"]) | IMPOSSIBLE_SPECS[name])
+    file = write_weights(tmp_path / "a.safetensors", small_settings(), spec=spec)
+    with pytest.raises(InputError, match="its description cannot be read"):
+        policy_files.load(file)
+
+
+@pytest.mark.parametrize("network", ["impala", "nature", "small_image"])
+def test_a_network_for_images_is_refused_for_vectors(tmp_path: Path, network: str) -> None:
+    described = json.loads(contents(small_settings())[1]["settings"])
+    described["training"]["policy"] = network
+    file = write_weights(tmp_path / "a.safetensors", small_settings(), settings=json.dumps(described))
+    with pytest.raises(InputError, match="cannot read the vectors of CartPole-v1"):
+        policy_files.load(file)
+
+
+def test_an_automatic_network_is_that_of_the_observations(tmp_path: Path) -> None:
+    described = json.loads(contents(small_settings())[1]["settings"])
+    described["training"]["policy"] = "auto"
+    file = write_weights(tmp_path / "a.safetensors", small_settings(), settings=json.dumps(described))
+    loaded, _ = policy_files.load(file)
+    assert policy_files.fill(loaded, loaded.settings, loaded.spec).policy_sha256
 
 
 @pytest.mark.parametrize("name", DESCRIPTIONS)

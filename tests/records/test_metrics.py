@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -29,18 +30,34 @@ def test_a_torn_tail_and_what_lies_beyond_the_checkpoint_are_cut(tmp_path):
     with open(path, "a") as file:
         file.write('{"iteration": 6, "x"')
     again = JsonlLog(path, 3)
-    assert [record["iteration"] for record in again.kept] == [1, 2, 3]
+    assert [record["iteration"] for record in again.earlier()] == [1, 2, 3]
     again.write([{"iteration": 4}])
     again.close()
     assert iterations(path) == [1, 2, 3, 4]
     assert path.read_bytes().endswith(b'{"iteration": 4}\n')
 
 
+def test_a_long_log_is_cut_without_being_in_memory(tmp_path):
+    path = tmp_path / "episodes.jsonl"
+    path.write_bytes(
+        b"".join(b'{"iteration": %d, "return": 1.5, "length": 20}\n' % n for n in range(100_000))
+    )
+    tracemalloc.start()
+    log = JsonlLog(path, 90_000)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sum(1 for _ in log.earlier()) == 90_001
+    log.write([{"iteration": 90_001}])
+    assert sum(1 for _ in log.earlier()) == 90_001, "new records are not earlier ones"
+    log.close()
+    assert peak < 8_000_000
+
+
 @pytest.mark.parametrize("line", ["{broken", "[1]", '{"iteration": "2"}', "{}", "\udcff", "[" * 100_000])
 def test_a_damaged_line_costs_only_itself(tmp_path, line):
     path = tmp_path / "metrics.jsonl"
     path.write_text(f'{{"iteration": 1}}\n{line}\n{{"iteration": 2}}\n', errors="surrogateescape")
-    assert [record["iteration"] for record in JsonlLog(path, 9).kept] == [1, 2]
+    assert [record["iteration"] for record in JsonlLog(path, 9).earlier()] == [1, 2]
 
 
 def test_what_a_full_disk_refuses_is_written_later(tmp_path, monkeypatch):

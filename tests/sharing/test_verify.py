@@ -15,6 +15,7 @@ from safetensors import numpy as safetensors
 from parallel_ppo.evaluation.policy_files import load
 from parallel_ppo.exits import InputError
 from parallel_ppo.sharing.command import push, verify
+from parallel_ppo.sharing.folder import _arithmetic, _hashes
 from parallel_ppo.sharing.verify import Claim, compare
 from tests.conftest import small_settings
 from tests.sharing.conftest import REPO
@@ -115,6 +116,24 @@ def test_a_policy_that_nobody_could_check_is_not_shared(
     assert not (tmp_path / "shared").exists()
 
 
+def test_odd_sessions_of_a_strangers_run_json_do_not_reach_the_folder() -> None:
+    right = {"first_iteration": 0, "arithmetic": HERE}
+    odd: list[Any] = [
+        3,
+        {"first_iteration": "x", "arithmetic": HERE},
+        {"arithmetic": [1]},
+        {"arithmetic": None},
+    ]
+    assert _arithmetic({"sessions": [*odd, right, right, right | {"first_iteration": 9}]}, 4) == [HERE]
+
+
+def test_hashes_are_not_counted_before_they_are_found(tmp_path: Path) -> None:
+    """The number of iterations comes from the weights, which may say anything."""
+    (tmp_path / "metrics.jsonl").write_text(json.dumps({"iteration": 1, "policy_sha256": "0" * 64}) + "\n")
+    with pytest.raises(InputError, match="no policy_sha256 of iteration 2"):
+        _hashes(tmp_path / "metrics.jsonl", 10**15)
+
+
 # --- verify -------------------------------------------------------------------------------------------------
 
 
@@ -167,11 +186,15 @@ def test_a_damaged_folder_is_one_line(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert verify([str(tmp_path)]) == 2
+    whole = json.loads((folder / "provenance.json").read_text())
     for damage in ("{", "[]", "{}", '{"files": 3}', json.dumps({"files": {"config.yaml": 1}})):
         (folder / "provenance.json").write_text(damage)
         assert verify([str(folder)]) == 2
+    del whole["reproducible"]
+    (folder / "provenance.json").write_text(json.dumps(whole))
+    assert verify([str(folder)]) == 2
     error = capsys.readouterr().err
-    assert error.count("\n") == 6 and "Traceback" not in error
+    assert error.count("\n") == 7 and "Traceback" not in error
 
 
 # --- the verdict --------------------------------------------------------------------------------------------

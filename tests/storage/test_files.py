@@ -106,3 +106,13 @@ def test_an_atomic_write_is_durable_in_its_folder(tmp_path: Path, monkeypatch: p
     )
     write_atomically(tmp_path / "a", b"new")
     assert len(synced) == 2 and synced[-1] == str(tmp_path)
+
+
+def test_a_key_that_others_can_read_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key, warnings = tmp_path / "key", list[str]()
+    key.write_bytes(bytes(32))
+    monkeypatch.setenv(user_key.VARIABLE, str(key))
+    for mode in (0o600, 0o400, 0o640, 0o602):
+        key.chmod(mode)
+        user_key.prepare(lambda line: None, warnings.append)
+    assert len(warnings) == 2 and "chmod 600" in warnings[0]
