@@ -62,10 +62,13 @@ def _with_horizon(
 
 
 def one_step_epochs(settings: Settings, given: Mapping[str, Any]) -> str | None:
-    """A warning if a minibatch size that the user did not choose makes every epoch a single step."""
+    """A warning if the user changed the number of samples but not the minibatch size, so that every epoch is
+    a single step.
+    """
     training, shape = settings.training, settings.shape
+    is_changed = "env.num_envs" in given or "training.n_steps" in given
     is_chosen = "training.batch_size" in given or ALGORITHM_KINDS[training.algorithm].single_pass
-    if is_chosen or shape.num_minibatches > 1:
+    if not is_changed or is_chosen or shape.num_minibatches > 1:
         return None
     smaller, rest = divmod(shape.batch_size, USUAL_MINIBATCHES)
     hint = "" if rest or smaller % shape.num_slices else f", such as --batch-size {smaller}"

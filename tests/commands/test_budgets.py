@@ -74,4 +74,5 @@ def test_epochs_of_one_step_are_warned_of(tmp_path: Path, capsys: pytest.Capture
 
     small = ["--num-envs", "8", "--n-steps", "32"]
     assert "an epoch is one optimizer step" in warning(*small) and "--batch-size 32" in warning(*small)
+    assert not warning()  # the file's own choice
     assert not warning(*small, "--batch-size", "256") and not warning("--num-envs", "16", "--n-steps", "32")
