@@ -10,6 +10,7 @@ import pytest
 from matplotlib.text import Text
 from rich.console import Console
 
+from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme
 from parallel_ppo.reports.compare_command import main
 from parallel_ppo.reports.comparison import compare
@@ -17,7 +18,7 @@ from parallel_ppo.reports.comparison_report import document, run_records
 from parallel_ppo.reports.document import as_csv, as_html, as_json, as_markdown, as_text, print_document
 from parallel_ppo.reports.runs import one_line
 from tests.reports.conftest import group
-from tests.reports.run_copies import copy_run
+from tests.reports.run_copies import copy_run, read_rows, write_rows
 
 EVIL = "<b>x</b> & <script>alert('1')</script> |a|b `c` [red]d[/red] $\\frac$ =1+1 \x1b[31m \x07"
 NAMES = [EVIL, "_hidden", "x" * 400, "two\nlines", "\udc80", "a$_$"]
@@ -151,3 +152,30 @@ def test_numbers_are_right_aligned_in_a_terminal(twins):
     lines = as_text(document(twins, compare(twins))).splitlines()
     ends = [len(line) for line in lines if line.strip().startswith(("steps ", "peak memory", "CPU use"))]
     assert len(ends) == 3 and len(set(ends)) == 1
+
+
+@pytest.mark.parametrize("junk", [None, [], {"a": {}}, "x", True, -1, 1e300, 10**40], ids=str)
+@pytest.mark.parametrize("file", ["config.yaml", "run.json", "summary.json", "metrics.jsonl"])
+def test_values_of_a_wrong_type_end_in_no_traceback(tmp_path, file, junk):
+    """One run whose values are all wrong, against a good one."""
+    path = copy_run(tmp_path / "bad")
+    if file == "metrics.jsonl":
+        bad = [
+            dict.fromkeys(row, junk) | {"steps_global": row["steps_global"]} for row in read_rows(path / file)
+        ]
+        write_rows(path / file, bad)
+    else:
+        content = json.loads((path / file).read_text())
+        wrong = {
+            key: dict.fromkeys(value, junk) if isinstance(value, dict) else junk
+            for key, value in content.items()
+        }
+        (path / file).write_text(json.dumps(wrong))
+    try:
+        groups = [group("bad", path), group("good", copy_run(tmp_path / "good"))]
+    except InputError as error:
+        assert "\n" not in str(error)
+        return
+    for chosen in (groups, groups[::-1]):
+        report = document(chosen, compare(chosen))
+        as_text(report), as_json(report.data), as_csv(run_records(chosen))
