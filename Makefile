@@ -14,7 +14,7 @@ GIVEN_DURATION := $(if $(filter-out file,$(origin DURATION)),--duration $(DURATI
 OUTPUT := $(if $(OUTPUT_DIR),--output-dir $(OUTPUT_DIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train train-parallel train-sequential train-classic train-cluster-local compare evaluate play quick tensorboard test test-full test-cluster test-extras dist release-check lint check format bench tune scaling chaos clean
+.PHONY: help setup train train-parallel train-sequential train-classic train-cluster-local compare evaluate play quick tensorboard test test-full test-cluster test-extras dist release-check lint check format bench tune scaling clean
 
 help: ## show this list
 	@echo "make train-parallel DURATION=1.0 GAME=coinrun WORKERS=auto SEED=1 OUTPUT_DIR=runs/mine"
@@ -91,9 +91,6 @@ tune: venv/.ready ## find the fastest workers and pinning for GAME on this machi
 
 scaling: venv/.ready ## throughput with 1, 2, ... workers
 	@$(PYTHON_BIN) benchmarks/scaling.py
-
-chaos: venv/.ready ## throw faults at trainings and compare the ends (long)
-	@mkdir -p runs && $(PYTHON_BIN) tools/chaos.py all --folder $$(mktemp -d runs/chaos-XXXX)
 
 clean: ## remove caches (never runs/)
 	@find . -name __pycache__ -not -path './venv/*' -prune -exec rm -rf {} +

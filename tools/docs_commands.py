@@ -126,7 +126,6 @@ NOT_RUN = {
     r"make test-extras": "runs these commands",
     r"wandb sync": "sends to a service",
     r"gymnasium\[other\]": "part of a message",
-    r"make chaos": "hours; one of its campaigns is run by the README's own line",
     r"--requeue": "for a job of SLURM, whose scontrol it asks for",
     r"hf auth login": "asks for a token",
     r"cartpole_speed\.py": "of an earlier commit, as the text says",

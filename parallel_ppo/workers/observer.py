@@ -1,4 +1,4 @@
-"""Moments in a run that tests and `tools/chaos.py` may watch, or break. Nobody watches unless
+"""Moments in a run that tests may watch, or break. Nobody watches unless
 PARALLEL_PPO_OBSERVER names a Python file.
 """
 

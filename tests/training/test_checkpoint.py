@@ -3,17 +3,10 @@
 import hashlib
 import json
 import os
-import sys
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-
-import chaos_files
-import chaos_mutations
 
 from parallel_ppo.evaluation import policy_files
 from parallel_ppo.exits import InputError, StorageError
@@ -21,11 +14,12 @@ from parallel_ppo.memory.snapshots import Snapshot
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically, write_durably
 from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training import checkpoint, saving
+from tests.faults.world import CARTPOLE, World
 
 
 @pytest.fixture(scope="module")
 def world():
-    return chaos_files.World(chaos_files.CARTPOLE)
+    return World(CARTPOLE)
 
 
 @pytest.fixture(autouse=True)
@@ -42,14 +36,6 @@ def test_saved_and_loaded_bit_for_bit(world, tmp_path):
     assert world.save(tmp_path, snapshot)
     assert world.loaded_iteration(tmp_path, {3: snapshot}) == 3
     assert os.readlink(tmp_path / "latest") == os.readlink(tmp_path / "best") == "step_96"
-
-
-@pytest.mark.slow
-def test_writing_cut_off_at_any_call_leaves_a_loadable_checkpoint(tmp_path, monkeypatch):
-    monkeypatch.setattr(chaos_files, "NATURE", chaos_files.CARTPOLE)
-    report = chaos_files.interrupt_writing(tmp_path)
-    assert report["interruptions"] > 80
-    assert report["problems"] == []
 
 
 def test_a_disk_that_stays_full_stops_the_run_after_some_warnings(world, tmp_path, monkeypatch):
@@ -288,28 +274,6 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypat
     with pytest.raises(OSError):
         write_atomically(tmp_path / "a", b"new")
     assert os.listdir(tmp_path) == ["a"] and (tmp_path / "a").read_bytes() == b"old"
-
-
-def in_a_process_of_its_own(function, folder, number):
-    """Memory limits and audit hooks cannot be taken back."""
-    import multiprocessing
-
-    with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(function, (folder,), {"number": number})
-
-
-@pytest.mark.slow
-def test_broken_checkpoints_are_refused_in_one_line(tmp_path):
-    report = in_a_process_of_its_own(chaos_mutations.mutate_checkpoints, tmp_path, 400)
-    assert report["failures"] == [] and report["executions"] == 0
-    assert report["refused"] > 300
-
-
-@pytest.mark.slow
-def test_broken_configurations_are_refused_in_one_line(tmp_path):
-    report = in_a_process_of_its_own(chaos_mutations.mutate_configs, tmp_path, 250)
-    assert report["failures"] == [] and report["executions"] == 0
-    assert report["refused"] > 150 and report["peak_memory_growth_mb"] < 100
 
 
 def test_saving_copies_nothing(world, tmp_path):

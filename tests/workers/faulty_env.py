@@ -56,6 +56,8 @@ class Faulty(gymnasium.Env):
                 time.sleep(1e6)
             elif self.fault == "raise":
                 raise RuntimeError("the environment is broken")
+            elif self.fault == "rude":
+                raise OSError("[/data/x] not found [bold] \x1b]0;owned\x07")
         return observation, reward, self.count >= 20, False, {}
 
     def _is_due(self) -> bool:

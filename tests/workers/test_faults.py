@@ -17,11 +17,7 @@ import psutil
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-sys.path[:0] = [str(ROOT / "tools"), str(ROOT / "tests" / "workers")]
-
-import chaos_coordinators  # noqa: E402
-import chaos_training  # noqa: E402
-import chaos_workers  # noqa: E402
+sys.path.insert(0, str(ROOT / "tests" / "workers"))
 
 from parallel_ppo.commands import train  # noqa: E402
 from parallel_ppo.envs import gymnasium, trial  # noqa: E402
@@ -29,6 +25,7 @@ from parallel_ppo.machine import descendants  # noqa: E402
 from parallel_ppo.settings.schema import EnvSettings  # noqa: E402
 from parallel_ppo.storage.json_lines import read_records  # noqa: E402
 from tests.conftest import train_here  # noqa: E402
+from tests.faults.training import Training, is_identical, tree  # noqa: E402
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 SMALL = ["--num-envs", "4", "--n-steps", "8", "--batch-size", "32", "--num-workers", "2", "--quiet",
@@ -50,34 +47,6 @@ def alone(arguments: list[str]) -> list[str]:
 
 def summary(run: Path) -> dict:
     return json.loads((run / "summary.json").read_text())
-
-
-@pytest.mark.procgen
-def test_workers_broken_in_every_phase_change_nothing(tmp_path):
-    report = chaos_workers.break_workers(tmp_path, per_phase=1, per_kind=1)
-    assert report["faults_fired"] == report["faults_planned"] == 13
-    assert report["identical"]
-
-
-@pytest.mark.procgen
-def test_a_killed_coordinator_leaves_nothing_and_is_resumed_exactly(tmp_path):
-    report = chaos_coordinators.interrupt_repeatedly(
-        tmp_path, times=2, seed=4, send=lambda number: signal.SIGKILL
-    )
-    assert report["identical"]
-    assert (report["processes_left"], report["files_left"], report["tracebacks"]) == (0, 0, 0)
-
-
-@pytest.mark.procgen
-def test_a_preempted_run_is_resumed_exactly(tmp_path):
-    kinds = (signal.SIGUSR1, signal.SIGINT)  # SIGTERM does what SIGUSR1 does
-    report = chaos_coordinators.interrupt_repeatedly(
-        tmp_path, times=2, seed=5, send=lambda number: kinds[number]
-    )
-    assert report["identical"]
-    # A signal before the first line of Python has no handler.
-    assert set(report["exit_codes"]) <= {"75", "130", "-10", "-2"}
-    assert report["processes_left"] == 0
 
 
 def test_a_hang_is_noticed_by_its_deadline(tmp_path, capsys):
@@ -137,17 +106,17 @@ def test_numbers_that_are_none_are_named_and_never_learned_from(tmp_path, capsys
 def test_the_fork_server_may_be_lost_too(tmp_path, number):
     length = ["--total-timesteps", str(32 * 40)]
     where, log = tmp_path / "run", tmp_path / "run.log"
-    training = chaos_training.Training([*CARTPOLE, *length, "--output-dir", str(where)], log)
+    training = Training([*CARTPOLE, *length, "--output-dir", str(where)], log)
     deadline = time.monotonic() + 60
     while sum(1 for _ in read_records(where / "metrics.jsonl")) < 3:
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.01)
-    tree = chaos_training.tree(training.process.pid)
-    os.kill(tree[1], number)
-    os.kill(tree[2], signal.SIGKILL)
+    _, fork_server, first, _ = tree(training.process.pid)
+    os.kill(fork_server, number)
+    os.kill(first, signal.SIGKILL)
     assert training.wait(120) == 0, log.read_text()
     train_here(tmp_path / "reference", *alone(CARTPOLE), *length)
-    assert chaos_training.is_identical(where, tmp_path / "reference")
+    assert is_identical(where, tmp_path / "reference")
     assert summary(where)["worker_restarts"] >= 2
     assert training.left_behind() == (0, 0)
 
@@ -161,7 +130,7 @@ def test_a_run_that_ended_before_its_first_checkpoint_starts_again(tmp_path, cap
     (tmp_path / "b").mkdir()
     (tmp_path / "b" / "config.yaml").write_text(capsys.readouterr().out)
     assert train.train_parallel(["--resume", str(tmp_path / "b"), "--quiet"]) == 0
-    assert chaos_training.is_identical(tmp_path / "b", tmp_path / "a")
+    assert is_identical(tmp_path / "b", tmp_path / "a")
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path, capsys):
@@ -183,7 +152,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_said(tmp_path, capsys):
         )
         == 0
     )
-    assert chaos_training.is_identical(where, tmp_path / "reference")
+    assert is_identical(where, tmp_path / "reference")
 
 
 def helped(tmp_path: Path, *more: str) -> list[str]:
@@ -226,10 +195,10 @@ def test_no_process_outlives_its_worker_or_the_coordinator(tmp_path, monkeypatch
     killed.
     """
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "tests" / "workers"))
-    training = chaos_training.Training(helped(tmp_path, "--total-timesteps", str(10**9)), tmp_path / "log")
+    training = Training(helped(tmp_path, "--total-timesteps", str(10**9)), tmp_path / "log")
     metrics, faults = tmp_path / "run" / "metrics.jsonl", tmp_path / "run" / "faults.jsonl"
     assert soon(lambda: metrics.exists() and metrics.stat().st_size > 0), (tmp_path / "log").read_text()
-    _, fork_server, first, second = chaos_training.tree(training.process.pid)
+    _, fork_server, first, second = tree(training.process.pid)
     assert len(helpers(tmp_path, first)) == len(helpers(tmp_path, second)) == 4
     ignored = int(
         re.search(r"SigIgn:\s+(\w+)", Path(f"/proc/{helpers(tmp_path, first)[0]}/status").read_text())[1], 16

@@ -1,9 +1,9 @@
-"""Breaks workers in the middle of what they do: `tools/chaos.py` names this file in
-PARALLEL_PPO_OBSERVER, and a plan in PARALLEL_PPO_FAULTS.
+"""Breaks workers in the middle of what they do: a training loads this file as its PARALLEL_PPO_OBSERVER, and
+reads from PARALLEL_PPO_FAULTS which faults are planned.
 
 A plan is JSON: a list of {id, worker, phase, kind, iteration, step, after}. A fault happens once, in the
-named worker, at the first fitting moment from `iteration` on; that it happened, and when, is told by a
-file `fired-<id>` beside the plan.
+named worker, at the first fitting moment from `iteration` on. A file `fired-<id>` beside the plan records
+that it happened, and when.
 """
 
 import ctypes

@@ -1,8 +1,7 @@
-"""A training that campaigns can watch and break, and whether two runs learned the same."""
+"""A training that tests can watch and break, and whether two runs learned the same."""
 
 import json
 import os
-import statistics
 import subprocess
 import sys
 import time
@@ -10,23 +9,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
-
-import fault_injector  # noqa: E402
-
-from benchmarks.processes import held_in_memory  # noqa: E402
-from parallel_ppo.records.metrics import NOT_LEARNING  # noqa: E402
-from parallel_ppo.storage.json_lines import read_records  # noqa: E402
-from parallel_ppo.workers import observer  # noqa: E402
+from benchmarks.processes import held_in_memory
+from parallel_ppo.records.metrics import NOT_LEARNING
+from parallel_ppo.storage.json_lines import read_records
+from parallel_ppo.workers import observer
+from tests.conftest import ROOT
+from tests.faults import injector
 
 STEPS_PER_ITERATION = 16 * 16
 SMALL = ["--env", "coinrun", "--policy", "nature", "--num-envs", "16", "--n-steps", "16",
          "--batch-size", "64", "--n-epochs", "1", "--num-workers", "2",
          "--set", "hardware.pinning=none"]  # fmt: skip
 HEADER = "  -> "  # of a run, in its first lines
-TOKEN = "PARALLEL_PPO_CHAOS_TOKEN"
-Report = dict[str, Any]
+TOKEN = "PARALLEL_PPO_TEST_TOKEN"
 
 
 class Training:
@@ -44,7 +39,7 @@ class Training:
         self.temporary.mkdir(exist_ok=True)
         environment = os.environ | {TOKEN: self.token, "TMPDIR": str(self.temporary)} | (variables or {})
         if plan is not None:
-            environment |= {observer.VARIABLE: fault_injector.__file__, fault_injector.PLAN: str(plan)}
+            environment |= {observer.VARIABLE: injector.__file__, injector.PLAN: str(plan)}
         self.log, self.held = log, set[str]()
         self.started = time.monotonic()
         with open(log, "a") as file:
@@ -129,15 +124,3 @@ def tree(pid: int) -> list[int]:
     """Coordinator, fork_server, workers."""
     fork_server = children(pid)[:1]
     return [pid, *fork_server, *(children(fork_server[0]) if fork_server else [])]
-
-
-def spread(values: list[float]) -> dict[str, float]:
-    return (
-        {
-            "median": round(statistics.median(values), 4),
-            "worst": round(max(values), 4),
-            "number": len(values),
-        }
-        if values
-        else {"number": 0}
-    )
