@@ -9,13 +9,15 @@ from parallel_ppo.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from parallel_ppo.exits import CallbackError, InputError, RunError
+    from parallel_ppo.library.commands import evaluate, export, play, push, verify
     from parallel_ppo.library.policy import Policy, load
     from parallel_ppo.library.run import Run
     from parallel_ppo.library.training import train
     from parallel_ppo.training.callbacks import Progress
 
 __all__ = [
-    "CallbackError", "InputError", "Policy", "Progress", "Run", "RunError", "__version__", "load", "train",
+    "CallbackError", "InputError", "Policy", "Progress", "Run", "RunError", "__version__", "evaluate", "export",
+    "load", "play", "push", "train", "verify",
 ]  # fmt: skip
 _HOMES = {
     "CallbackError": "exits",
@@ -24,8 +26,13 @@ _HOMES = {
     "Progress": "training.callbacks",
     "Run": "library.run",
     "RunError": "exits",
+    "evaluate": "library.commands",
+    "export": "library.commands",
     "load": "library.policy",
+    "play": "library.commands",
+    "push": "library.commands",
     "train": "library.training",
+    "verify": "library.commands",
 }
 
 
