@@ -97,7 +97,7 @@ def colors(groups: Sequence[Group]) -> Legend:
 
 def title_of(groups: Sequence[Group]) -> str:
     games = sorted({short_env(run.env_id) for group in groups for run in group.runs} - {"unknown"})
-    name = groups[0].label if len(groups) == 1 else f"{len(groups)} runs"
+    name = groups[0].label if len(groups) == 1 else f"{sum(len(group.runs) for group in groups)} runs"
     return name if games in ([], [name]) else f"{', '.join(games)}: {name}"
 
 
