@@ -16,7 +16,7 @@ from parallel_ppo.envs.contract import EnvSpec, ReplayCheck, Step, View
 from parallel_ppo.envs.single import CLOSE_PATIENCE, MAX_REPLAY, Single, one_line
 from parallel_ppo.exits import EnvironmentFault, InputError, NumbersError, is_interruption
 from parallel_ppo.printable import printable
-from parallel_ppo.settings.named_code import find
+from parallel_ppo.settings.named_code import find, import_for
 from parallel_ppo.settings.schema import EnvSettings
 from parallel_ppo.storage import working_folder
 
@@ -29,9 +29,14 @@ USUAL_FPS = 30  # if the environment does not name its own
 def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env:
     """One environment with the user's arguments and wrappers; InputError names what is wrong with it."""
     kwargs = dict(settings.kwargs) | ({"render_mode": render_mode} if render_mode else {})
-    working_folder.enter_that_of(settings.id.rpartition(":")[0])
+    module, _, name = settings.id.rpartition(":")
+    working_folder.enter_that_of(module)
+    holder = import_for("env.id", module, settings.id) if module else None
     try:
-        env = gymnasium.make(settings.id, disable_env_checker=True, **kwargs)  # `Single` checks, in one line
+        if name in gymnasium.registry or holder is None:
+            env = gymnasium.make(settings.id, disable_env_checker=True, **kwargs)  # `Single` checks
+        else:
+            env = getattr(holder, name)(**kwargs)  # a class, or a function that makes an environment
     except gymnasium.error.DependencyNotInstalled as error:
         raise InputError(
             f"env.id: {settings.id} needs a package that is missing: {one_line(error)}"
@@ -42,6 +47,11 @@ def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env
         raise InputError(
             f"env.id: {settings.id} cannot be made ({type(error).__name__}: {one_line(error)})"
         ) from None
+    if not all(hasattr(env, name) for name in ("observation_space", "action_space", "reset", "step")):
+        raise InputError(
+            f"env.id: {settings.id} made a {type(env).__name__} without spaces, reset or step; expected a"
+            " gymnasium.Env"
+        )
     for entry in settings.wrappers:
         path, options = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
         env = _wrap(env, path, options)

@@ -59,7 +59,10 @@ def train(
     if env is not None:
         values["env.id"] = _env(env)
     if isinstance(values.get("training.policy"), type):
-        values["training.policy"] = _path(values["training.policy"])
+        values["training.policy"] = _path("training.policy", values["training.policy"])
+    if isinstance(values.get("env.wrappers"), list | tuple):
+        wrappers = values["env.wrappers"]
+        values["env.wrappers"] = [_path("env.wrappers", w) if callable(w) else w for w in wrappers]
     _check_callable(stop_when, callbacks)
     if any(isinstance(callback, str) for callback in callbacks):
         values["logging.callbacks"] = [callback for callback in callbacks if isinstance(callback, str)]
@@ -126,27 +129,31 @@ def _check_importable(values: Mapping[str, Any]) -> None:
 
 
 def _env(env: Any) -> str:
+    if callable(env):
+        return _path("env", env)
     if not isinstance(env, str):
         raise InputError(
-            f"env: got {env!r:.80}; expected a name such as 'CartPole-v1', or 'my_module:MyEnv-v0' for one of"
-            " your own"
+            f"env: got {env!r:.80}; expected a name such as 'CartPole-v1', a class, a function that makes an"
+            " environment, or 'my_module:MyEnv'"
         )
     return env
 
 
-def _path(network: type) -> str:
-    """A class as the setting that other processes can import."""
-    if network.__module__ == "__main__":
+def _path(key: str, named: Any) -> str:
+    """A class or function as the setting that other processes can import."""
+    name = getattr(named, "__qualname__", None)
+    if name is None:
+        raise InputError(f"{key}: got {named!r:.80}; expected a class or a function")
+    if named.__module__ == "__main__":
         raise InputError(
-            f"training.policy: {network.__qualname__} is defined in the running script or notebook,"
-            f" {ELSEWHERE} my_networks.py) and import it from there"
+            f"{key}: {name} is defined in the running script or notebook, {ELSEWHERE} my_module.py) and import"
+            " it from there"
         )
-    if "." in network.__qualname__:
+    if "." in name:
         raise InputError(
-            f"training.policy: {network.__qualname__} is defined inside another class or function; put it at"
-            " the top of its module"
+            f"{key}: {name} is defined inside another class or function; put it at the top of its module"
         )
-    return f"{network.__module__}:{network.__qualname__}"
+    return f"{named.__module__}:{name}"
 
 
 def _json(key: str, value: Any) -> str:

@@ -24,13 +24,14 @@ def short_name(env_id: str) -> str:
 
 
 def canonical(env_id: str) -> str:
-    """The same name. Imports the module in front of the colon, which registers the environment."""
+    """The same name. Imports the module in front of the colon, which registers the environment or contains its
+    class.
+    """
     import gymnasium
 
     module, _, name = env_id.rpartition(":")
-    if module:
-        import_for("env.id", module, env_id)
-    if name in gymnasium.registry:
+    holder = import_for("env.id", module, env_id) if module else None
+    if name in gymnasium.registry or callable(getattr(holder, name, None)):
         return env_id
     close = difflib.get_close_matches(name, [*procgen.GAMES, *gymnasium.registry], n=1, cutoff=0.6)
     hint = (

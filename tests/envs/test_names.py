@@ -24,6 +24,8 @@ def test_gymnasium_ids_stay_as_they_are() -> None:
         ("procgen:procgen-mazes-v0", "maze"),
         ("CartPol-v1", "CartPole-v1"),
         ("nomodule.xyz:Env-v0", "PYTHONPATH"),
+        ("tests.envs.unregistered:Missing", "no environment is called"),
+        ("tests.envs.unregistered:NOT_CALLABLE", "no environment is called"),
     ],
 )
 def test_unknown_names_get_a_hint(wrong: str, hint: str) -> None:

@@ -24,6 +24,7 @@ from parallel_ppo.exits import EnvironmentFault
 from parallel_ppo.library.training import Session, train
 from parallel_ppo.training.callbacks import stop_reason
 from tests.conftest import ROOT
+from tests.envs.unregistered import Cart, Same, make_cart
 from tests.policies.own_networks import Fine
 
 SHORT: dict[str, Any] = {"env": "CartPole-v1", "num_envs": 16, "n_steps": 16, "batch_size": 64, "quiet": True}
@@ -36,6 +37,19 @@ def command_sha256(run: Path, steps: int) -> str:
     )
     assert code == 0
     return json.loads((run / "summary.json").read_text())["policy_sha256"]
+
+
+@pytest.mark.multiprocess
+def test_classes_and_functions_are_environments_and_wrappers(tmp_path: Path) -> None:
+    def learned(env: Any, **more: Any) -> str:
+        values = SHORT | {"env": env, "total_timesteps": 512, "num_workers": 2}
+        return train(**values, **more, output_dir=tmp_path / str(len(list(tmp_path.iterdir())))).summary[
+            "policy_sha256"
+        ]
+
+    by_name = learned("tests.envs.unregistered:make_cart")
+    assert learned(make_cart, wrappers=[Same]) == by_name
+    assert learned(Cart) == learned("tests.envs.unregistered:Cart")
 
 
 @pytest.mark.multiprocess
@@ -127,7 +141,7 @@ def main_network() -> type:
     ("given", "line"),
     [
         ({"seeed": 1}, "seeed: no such setting; did you mean 'seed'?"),
-        ({"env": gymnasium.Env}, "env: got .*; expected a name"),
+        ({"env": gymnasium.Env}, "env.id: .* made a Env without spaces"),
         ({"seed": -1}, "training.seed: got -1"),
         ({"settings": [1]}, "settings: got .*; expected a dictionary"),
         ({"stop_when": 3}, "stop_when: got 3; expected a function"),
@@ -135,7 +149,7 @@ def main_network() -> type:
         ({"callbacks": [3]}, "callbacks: got .*; expected a list of functions or 'module:function'"),
         ({"seed": object()}, "training.seed: got .*; expected plain values"),
         ({"policy": main_network()},
-        "training.policy: Net is defined in the running script or notebook, .*%%writefile my_networks.py"),
+        "training.policy: Net is defined in the running script or notebook, .*%%writefile my_module.py"),
         ({"policy": "__main__:Net"}, "training.policy: .* running script .* give 'my_module:Net'"),
         ({"env": "__main__:Env-v0"}, "env.id: .* running script .* give 'my_module:Env-v0'"),
         ({"callbacks": ["__main__:watch"]}, "logging.callbacks: .* running script .* 'my_module:watch'"),
