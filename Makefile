@@ -14,7 +14,7 @@ GIVEN_DURATION := $(if $(filter-out file,$(origin DURATION)),--duration $(DURATI
 OUTPUT := $(if $(OUTPUT_DIR),--output-dir $(OUTPUT_DIR))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train train-parallel train-sequential train-classic train-cluster-local compare evaluate play quick tensorboard test test-full test-cluster test-extras dist release-check lint check format bench tune scaling clean
+.PHONY: help setup train train-parallel train-sequential train-classic train-cluster-local compare evaluate play quick tensorboard test test-fast test-full test-cluster test-extras dist release-check lint check format bench tune scaling clean
 
 help: ## show this list
 	@echo "make train-parallel DURATION=1.0 GAME=coinrun WORKERS=auto SEED=1 OUTPUT_DIR=runs/mine"
@@ -57,6 +57,9 @@ tensorboard: venv/.ready ## show all runs in a browser
 
 test: venv/.ready ## the tests (minutes)
 	@venv/bin/pytest -q -m "not full and not cluster"
+
+test-fast: venv/.ready ## the tests that neither train nor start processes
+	@venv/bin/pytest -q -m "not slow and not multiprocess and not procgen and not full"
 
 test-full: venv/.ready ## the tests at full shapes too (long)
 	@venv/bin/pytest -q -m "not cluster"

@@ -103,6 +103,21 @@ def train_here(directory: Path, *arguments: str) -> Outcome:
     return Outcome(subprocess.CompletedProcess([], 0, "", ""), directory)
 
 
+# A test that calls one of these by name trains, or starts a process.
+STARTS = {
+    *("train", "train_here", "train_parallel", "train_sequential", "command", "Popen", "Training", "Nodes"),
+    *("ProcessPool", "ForkServer", "killed_and_resumed"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`make test-fast` leaves out what is slow, wherever it was forgotten to be marked by hand."""
+    for item in items:
+        code = getattr(getattr(item, "function", None), "__code__", None)
+        if code is not None and STARTS.intersection(code.co_names):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(autouse=True)
 def _own_key(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Tests never touch the user's own signing key."""

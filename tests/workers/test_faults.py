@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tests" / "workers"))
 
 from parallel_ppo.commands import train  # noqa: E402
-from parallel_ppo.envs import gymnasium, trial  # noqa: E402
+from parallel_ppo.envs import gymnasium, replay_check  # noqa: E402
 from parallel_ppo.machine import descendants  # noqa: E402
 from parallel_ppo.settings.schema import EnvSettings  # noqa: E402
 from parallel_ppo.storage.json_lines import read_records  # noqa: E402
@@ -218,7 +218,7 @@ def test_no_process_outlives_its_worker_or_the_coordinator(tmp_path, monkeypatch
 @pytest.mark.parametrize("ending", ["killed", "patience"])
 def test_no_process_outlives_the_trial_before_the_start(tmp_path, monkeypatch, ending):
     """Neither a helper nor a daemon: when the coordinator is killed during the trial, or gives it up."""
-    monkeypatch.setattr(trial, "PATIENCE", 100 if ending == "killed" else 1)
+    monkeypatch.setattr(replay_check, "PATIENCE", 100 if ending == "killed" else 1)
     (tmp_path / "helpers").mkdir()
     kwargs = {"folder": str(tmp_path / "helpers"), "pause": 1000}
     settings = EnvSettings(id="faulty_env:Helped-v0", kwargs=kwargs)
