@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 import sys
@@ -27,6 +28,8 @@ from parallel_ppo.printable import count
 from parallel_ppo.reports.command_line import add_format_flag, new_directory, shown
 from parallel_ppo.reports.procgen_scores import EASY_RANGE
 from parallel_ppo.reports.suite import Plan, load_plan, save_plan
+from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
+from parallel_ppo.storage.user_key import is_signed, signature
 
 EXAMPLES = (
     "tools/suite.py --games coinrun,starpilot,fruitbot --seeds 1,2,3 --total-timesteps 1e6",
@@ -37,6 +40,7 @@ EXAMPLES = (
     ),
     "tools/suite.py --resume runs/all-games",
 )
+SIGNATURE = ".signature"  # of this user, for suite.json
 DEFAULT_HOURS = 1.0  # of each run
 DEFAULT_EPISODES = 100
 
@@ -98,6 +102,11 @@ def _parser() -> Parser:
     )
     add("--output-dir", metavar="DIR", help="where to write (default: the next free runs/suite-N)")
     add("--resume", metavar="DIR", help="go on with a suite that was stopped")
+    add(
+        "--trust-suite",
+        action="store_true",
+        help="resume a suite that another user wrote, with the trainer flags that it names",
+    )
     add_format_flag(parser)
     return parser
 
@@ -112,13 +121,31 @@ def _open_suite(flags: argparse.Namespace, trainer_arguments: list[str]) -> tupl
             )
         directory = Path(flags.resume)
         plan = load_plan(directory)
+        if not (flags.trust_suite or _is_own(plan, directory)):
+            raise InputError(
+                f"--resume {flags.resume}: its suite.json names flags for the trainer and was not signed with"
+                " this user's key; use --trust-suite if you know where it comes from"
+            )
         plan = replace(plan, failed={}, at_once=flags.at_once or plan.at_once)
         save_plan(plan, directory)
         return directory, plan
     plan = _new_plan(flags, trainer_arguments)
     directory = _new_directory(flags.output_dir)
     save_plan(plan, directory)
+    write_atomically(directory / SIGNATURE, (signature(_work(plan)) or "").encode())
     return directory, plan
+
+
+def _work(plan: Plan) -> bytes:
+    """What a suite runs; the rest of its plan changes while it runs."""
+    return json.dumps([plan.games, plan.seeds, plan.arguments, plan.settings]).encode()
+
+
+def _is_own(plan: Plan, directory: Path) -> bool:
+    try:
+        return is_signed(read_regular(directory / SIGNATURE, 1024).decode("ascii"), _work(plan))
+    except (Damaged, UnicodeDecodeError):
+        return False
 
 
 def _new_plan(flags: argparse.Namespace, trainer_arguments: list[str]) -> Plan:

@@ -6,6 +6,7 @@ settings describe.
 import hashlib
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -96,7 +97,7 @@ def _in_directory(path: Path) -> list[Path]:
             f"{path}: holds no weights; expected the directory of a run, its checkpoints, or one checkpoint"
             f" with {POLICY}"
         )
-    return [file.resolve() for file in found]
+    return [Path(os.path.realpath(file)) for file in found]  # resolve() raises at a loop of links
 
 
 def run_root(path: Path) -> Path:

@@ -13,6 +13,7 @@ from parallel_ppo.storage.files import Damaged, open_regular
 Record = dict[str, Any]
 MAX_LOG_BYTES = 4 << 30
 MAX_LINE_BYTES = 1 << 20
+MAX_SKIPPED_BYTES = 1 << 26
 
 
 class Line(NamedTuple):
@@ -26,7 +27,7 @@ class Line(NamedTuple):
 def read_lines(path: Path, *, start: int = 0) -> Iterator[Line]:
     """The lines from byte `start` on; none if there is no such file.
 
-    Raises InputError for a pipe, a device, and a file larger than MAX_LOG_BYTES.
+    Raises InputError for a pipe, a device, a file larger than MAX_LOG_BYTES, and a line without an end.
     """
     if not path.exists():
         return
@@ -36,8 +37,11 @@ def read_lines(path: Path, *, start: int = 0) -> Iterator[Line]:
             number = 0
             while data := file.readline(MAX_LINE_BYTES):
                 number, last = number + 1, data
+                began = file.tell()
                 while len(last) == MAX_LINE_BYTES and not last.endswith(b"\n"):
                     last = file.readline(MAX_LINE_BYTES)
+                    if file.tell() - began > MAX_SKIPPED_BYTES:  # a sparse file is one endless line
+                        raise Damaged(f"{path} has a line of over {MAX_SKIPPED_BYTES:,} bytes")
                 record = _parsed(data) if last is data else None
                 yield Line(number, file.tell(), data, record, last.endswith(b"\n"))
     except Damaged as problem:

@@ -178,6 +178,14 @@ def test_a_run_directory_means_its_latest_whole_checkpoint(tmp_path: Path) -> No
         policy_files.load(tmp_path)
 
 
+def test_a_loop_of_links_is_one_line(tmp_path: Path) -> None:
+    weights = tmp_path / "checkpoints" / "step_1" / "policy.safetensors"
+    weights.parent.mkdir(parents=True)
+    weights.symlink_to(weights.name)
+    with pytest.raises(InputError, match="cannot be read"):
+        policy_files.load(tmp_path)
+
+
 def test_the_manifest_is_believed_more_than_the_file(tmp_path: Path) -> None:
     file = write_weights(tmp_path / "policy.safetensors", small_settings())
     entry = {"bytes": file.stat().st_size, "sha256": "0" * 64}

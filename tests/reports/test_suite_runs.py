@@ -14,6 +14,7 @@ from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.reports import trainer
 from parallel_ppo.reports.suite import Job, Plan, load_plan, save_plan
 from parallel_ppo.reports.trainer import TrainerFailed
+from parallel_ppo.storage.user_key import signature
 
 HERE = Path(__file__).resolve().parent
 TRAINER = f"""
@@ -143,9 +144,22 @@ def test_a_resumed_suite_keeps_its_settings(flag, tmp_path):
         suite.main(["--resume", str(tmp_path), flag, "2"])
 
 
+def test_flags_of_a_suite_that_this_user_did_not_sign_are_not_run(project):
+    own, other = plan(arguments=["--policy", "nature"]), plan(arguments=["--trust-checkpoint"])
+    for chosen in (own, other):
+        save_plan(chosen, project)
+        with pytest.raises(InputError, match="--trust-suite"):
+            suite.main(["--resume", str(project), "--quiet"])
+    (project / suite.SIGNATURE).write_text(signature(suite._work(own)))
+    with pytest.raises(InputError, match="--trust-suite"):
+        suite.main(["--resume", str(project), "--quiet"])
+    save_plan(own, project)
+    assert suite.main(["--resume", str(project), "--quiet"]) == 0
+
+
 def test_a_resumed_suite_tries_failed_runs_again_on_other_cores(project):
     save_plan(plan(failed={"coinrun-seed1": "no luck"}), project)
-    assert suite.main(["--resume", str(project), "--at-once", "2", "--quiet"]) == 0
+    assert suite.main(["--resume", str(project), "--at-once", "2", "--quiet", "--trust-suite"]) == 0
     after = load_plan(project)
     assert after.finished == ["coinrun-seed1"] and after.failed == {} and after.at_once == 2
 
@@ -157,7 +171,7 @@ def test_a_resumed_suite_evaluates_what_has_other_settings(project):
     began = (project / "coinrun-seed1" / "began").read_bytes()
     for name, value in (("max_steps", 40), ("deterministic", True)):
         path.write_text(json.dumps(json.loads(right) | {name: value}))
-        assert suite.main(["--resume", str(project), "--quiet"]) == 0
+        assert suite.main(["--resume", str(project), "--quiet", "--trust-suite"]) == 0
         assert path.read_bytes() == right
     assert load_plan(project).finished == ["coinrun-seed1"]
     assert (project / "coinrun-seed1" / "began").read_bytes() == began, "it was not trained again"

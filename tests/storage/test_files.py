@@ -116,3 +116,10 @@ def test_a_key_that_others_can_read_is_reported(tmp_path: Path, monkeypatch: pyt
         key.chmod(mode)
         user_key.prepare(lambda line: None, warnings.append)
     assert len(warnings) == 2 and "chmod 600" in warnings[0]
+
+
+def test_a_sparse_log_is_refused_before_it_is_read_whole(tmp_path: Path) -> None:
+    with open(tmp_path / "metrics.jsonl", "wb") as file:
+        file.truncate((1 << 32) - 1)
+    with pytest.raises(InputError, match="a line of over"):
+        list(read_records(tmp_path / "metrics.jsonl"))
