@@ -9,9 +9,11 @@ instead.
 import io
 import json
 import math
+import sysconfig
 import traceback
 import zlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, NoReturn
 
 import gymnasium
@@ -23,6 +25,7 @@ from parallel_ppo.exits import EnvironmentFault, NumbersError, is_interruption
 from parallel_ppo.keyed import integer_seed
 from parallel_ppo.machine.signals import TimeUp, time_limit
 
+FOREIGN = (str(Path(__file__).resolve().parents[1]), sysconfig.get_paths()["stdlib"])
 MAX_REPLAY = 10_000
 CLOSE_PATIENCE = 3.0  # seconds; the trial, which closes a few, has 10
 LARGEST = float(np.finfo(np.float32).max)
@@ -127,7 +130,7 @@ class Single:
             detail = f"returned from {call} {error}"
         else:
             detail = f"raised {type(error).__name__} in {call}{_place(error)}: {one_line(error)}"
-        raise EnvironmentFault(self.where, f"{detail}; fix the environment") from None
+        raise EnvironmentFault(self.where, f"{detail}; fix the environment") from error
 
     @property
     def where(self) -> str:
@@ -212,9 +215,15 @@ class Single:
 
 
 def _place(error: BaseException) -> str:
-    """Where in the user's code."""
+    """The last line of the user's own code, where there is one: not of ours, Python's or a package's."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
+    own = [frame for frame in frames if not _is_foreign(frame.filename)]
+    frames = own or frames
     return f" ({frames[-1].filename.rpartition('/')[2]} line {frames[-1].lineno})" if frames else ""
+
+
+def _is_foreign(filename: str) -> bool:
+    return filename.startswith((*FOREIGN, "<")) or "site-packages" in filename
 
 
 def _too_large(value: float) -> str:

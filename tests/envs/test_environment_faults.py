@@ -2,6 +2,8 @@
 commands.
 """
 
+import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +12,7 @@ import pytest
 
 from parallel_ppo.commands import train
 from parallel_ppo.commands.evaluate import evaluate
+from parallel_ppo.envs import single
 
 ROOT = Path(__file__).resolve().parents[2]
 ENV = "tests.envs.sample_envs:Broken-v0"
@@ -71,6 +74,19 @@ def test_found_while_training(fault: str, tmp_path: Path, capsys: pytest.Capture
     assert (code, error.count("\n")) == (LATER[fault][0], 1)
     assert f"error: environment 0 ({ENV}" in error and LATER[fault][1] in error
     assert (tmp_path / "summary.json").exists()
+
+
+def test_a_fault_names_the_last_line_of_the_users_own_code() -> None:
+    """Not the line of NumPy or the standard library that it called."""
+
+    def step(action: int) -> None:
+        json.loads("{")
+
+    try:
+        step(0)
+    except ValueError as error:
+        place = single._place(error)
+    assert re.fullmatch(r" \(test_environment_faults\.py line \d+\)", place)
 
 
 def test_a_close_that_never_returns_does_not_keep_a_finished_run(
