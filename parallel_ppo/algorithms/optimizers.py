@@ -3,6 +3,8 @@ step is taken.
 """
 
 import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -22,6 +24,25 @@ def sum_lanes(lanes: Tensor, into: Tensor, kernels: str) -> float:
     return float(into.double().square().sum())
 
 
+class Vectors(NamedTuple):
+    """Flat, and changed in place but for the gradient."""
+
+    parameters: Tensor
+    gradient: Tensor
+    first_moment: Tensor
+    second_moment: Tensor
+
+    def blocks(self) -> "Iterator[Vectors]":
+        """So small that a block's six arrays stay in the cache."""
+        return map(Vectors, *(vector.split(ADAM_BLOCK) for vector in self))
+
+
+class Optimizer(NamedTuple):
+    step: "Callable[[Vectors, TrainingSettings, int, float, float], None]"  # number from 1, rate, gradient's scale
+    initial_second_moment: float = 0.0
+    is_native: bool = False  # kernels/steps.c has it too
+
+
 def step(
     training: TrainingSettings,
     *,
@@ -34,23 +55,12 @@ def step(
     gradient_scale: float,
 ) -> None:
     """Takes the optimizer's step `number` (from 1), in place on flat vectors."""
-    vectors = parameters, gradient, first_moment, second_moment
-    if training.optimizer == "adam":
-        _adam(vectors, number, learning_rate, training.adam_eps, gradient_scale, training.kernels)
-    else:
-        is_tf = training.optimizer == "rmsprop_tf"
-        alpha, epsilon = training.rmsprop_alpha, training.rmsprop_eps
-        _rmsprop(vectors, learning_rate, alpha, epsilon, gradient_scale, epsilon_inside=is_tf)
+    vectors = Vectors(parameters, gradient, first_moment, second_moment)
+    OPTIMIZERS[training.optimizer].step(vectors, training, number, learning_rate, gradient_scale)
 
 
 def initial_second_moment(optimizer: str) -> float:
-    """TensorFlow's RMSprop starts its running mean of squares at 1, torch's at 0: the first steps differ
-    by far.
-    """
-    return 1.0 if optimizer == "rmsprop_tf" else 0.0
-
-
-Vectors = tuple[Tensor, Tensor, Tensor, Tensor]  # parameters, gradient, first and second moment
+    return OPTIMIZERS[optimizer].initial_second_moment
 
 
 def adam_corrections(number: int) -> tuple[float, float]:
@@ -60,34 +70,45 @@ def adam_corrections(number: int) -> tuple[float, float]:
 
 
 def _adam(
-    vectors: Vectors, number: int, learning_rate: float, epsilon: float, gradient_scale: float, kernels: str
+    vectors: Vectors, training: TrainingSettings, number: int, learning_rate: float, gradient_scale: float
 ) -> None:
-    """Block by block, so that a block's six arrays stay in the cache."""
-    beta1, beta2 = ADAM_BETAS
+    (beta1, beta2), epsilon = ADAM_BETAS, training.adam_eps
     divisor, correction = adam_corrections(number)
     rate = learning_rate / divisor
-    if kernels == "native":
+    if training.kernels == "native":
         native.adam(*vectors, gradient_scale, beta1, beta2, rate, correction, epsilon)
         return
-    for weight, slope, first, second in zip(*(v.split(ADAM_BLOCK) for v in vectors), strict=True):
+    for weight, slope, first, second in vectors.blocks():
         scaled = slope * gradient_scale
         first.mul_(beta1).add_(scaled, alpha=1 - beta1)
         second.mul_(beta2).addcmul_(scaled, scaled, value=1 - beta2)
         weight.addcdiv_(first, second.sqrt().mul_(correction).add_(epsilon), value=-rate)
 
 
-def _rmsprop(
-    vectors: Vectors,
-    learning_rate: float,
-    alpha: float,
-    epsilon: float,
-    gradient_scale: float,
-    *,
-    epsilon_inside: bool,
+def _adamw(
+    vectors: Vectors, training: TrainingSettings, number: int, learning_rate: float, gradient_scale: float
 ) -> None:
-    """`epsilon_inside` the root is TensorFlow's way, outside is torch's."""
-    for weight, slope, _, second in zip(*(v.split(ADAM_BLOCK) for v in vectors), strict=True):
+    """The decay does not enter the moments."""
+    vectors.parameters.mul_(1 - learning_rate * training.weight_decay)
+    _adam(vectors, training, number, learning_rate, gradient_scale)
+
+
+def _rmsprop(
+    vectors: Vectors, training: TrainingSettings, number: int, learning_rate: float, gradient_scale: float
+) -> None:
+    """torch's adds epsilon outside the root, TensorFlow's inside."""
+    alpha, epsilon = training.rmsprop_alpha, training.rmsprop_eps
+    for weight, slope, _, second in vectors.blocks():
         scaled = slope * gradient_scale
         second.mul_(alpha).addcmul_(scaled, scaled, value=1 - alpha)
-        divisor = (second + epsilon).sqrt_() if epsilon_inside else second.sqrt().add_(epsilon)
+        is_tf = training.optimizer == "rmsprop_tf"
+        divisor = (second + epsilon).sqrt_() if is_tf else second.sqrt().add_(epsilon)
         weight.addcdiv_(scaled, divisor, value=-learning_rate)
+
+
+OPTIMIZERS = {
+    "adam": Optimizer(_adam, is_native=True),
+    "adamw": Optimizer(_adamw),
+    "rmsprop": Optimizer(_rmsprop),
+    "rmsprop_tf": Optimizer(_rmsprop, initial_second_moment=1.0),  # the first steps differ by far
+}

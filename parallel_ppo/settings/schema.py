@@ -228,12 +228,14 @@ class TrainingSettings(Section):
     max_grad_norm: PositiveFloat = setting(
         0.5, "Largest norm of the gradient; longer ones are scaled down.", shown="0.5; impala: 40"
     )
-    optimizer: Literal["adam", "rmsprop", "rmsprop_tf"] = setting(
+    optimizer: Literal["adam", "adamw", "rmsprop", "rmsprop_tf"] = setting(
         "adam",
-        "adam, rmsprop (torch's) or rmsprop_tf (TensorFlow's: epsilon inside the root, squares start at 1).",
+        "adam, adamw, rmsprop (torch's) or rmsprop_tf (TensorFlow's: epsilon inside the root, squares start at"
+        " 1).",
         shown="adam; a2c and a3c: rmsprop",
     )
-    adam_eps: PositiveFloat = setting(1e-5, "Epsilon of Adam.")
+    adam_eps: PositiveFloat = setting(1e-5, "Epsilon of Adam and AdamW.")
+    weight_decay: AtLeastZero = setting(0.01, "Decoupled weight decay of adamw, times the learning rate.")
     rmsprop_alpha: Fraction = setting(0.99, "Decay of RMSprop's average of squares.")
     rmsprop_eps: PositiveFloat = setting(1e-5, "Epsilon of RMSprop.")
     vtrace_rho_clip: PositiveFloat = setting(

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from parallel_ppo.algorithms.optimizers import ADAM_BETAS
+from parallel_ppo.algorithms.optimizers import ADAM_BETAS, OPTIMIZERS
 from parallel_ppo.kernels import steps as kernel
 from parallel_ppo.memory.arrays import BLOCK
 from parallel_ppo.settings.schema import Settings
@@ -185,7 +185,7 @@ class StepTaker:
             stages.add(kernel.LANES)
         if training.kernels == "native" and not self.settings.curiosity.is_curious:
             stages.add(kernel.SUM)
-            if training.optimizer == "adam":
+            if OPTIMIZERS[training.optimizer].is_native:
                 stages.add(kernel.OPTIMIZER)
         return stages
 

@@ -14,6 +14,7 @@ from parallel_ppo.policies.stacked_mlp import StackedMlp
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings
 from tests.algorithms.test_differentiation import ACTIONS, SAMPLES, network, observations
+from tests.kernels.networks import needs_kernels
 
 # --- A2C ----------------------------------------------------------------------------------------------------
 
@@ -117,14 +118,18 @@ def test_vtrace_of_the_acting_policy_is_the_lambda_one_return(seed: int) -> None
 # --- optimizers ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["adam", "rmsprop", "rmsprop_tf"])
-def test_an_optimizer_equals_its_definition(name: str) -> None:
+@pytest.mark.parametrize("kernels", ["torch", pytest.param("native", marks=needs_kernels)])
+@pytest.mark.parametrize("name", optimizers.OPTIMIZERS)
+def test_an_optimizer_equals_its_definition(name: str, kernels: str) -> None:
     draws = torch.Generator().manual_seed(0)
     parameters = torch.randn(100_000, generator=draws)
     expected = torch.nn.Parameter(parameters.clone())
-    training = Settings().changed("training", optimizer=name, kernels="torch").training
-    theirs = (torch.optim.Adam([expected], 1e-3, eps=1e-5) if name == "adam"
-              else torch.optim.RMSprop([expected], 1e-3, alpha=0.99, eps=1e-5))  # fmt: skip
+    training = Settings().changed("training", optimizer=name, kernels=kernels, weight_decay=0.3).training
+    theirs: torch.optim.Optimizer = torch.optim.RMSprop([expected], 1e-3, alpha=0.99, eps=1e-5)
+    if name == "adam":
+        theirs = torch.optim.Adam([expected], 1e-3, eps=1e-5)
+    elif name == "adamw":
+        theirs = torch.optim.AdamW([expected], 1e-3, eps=1e-5, weight_decay=0.3)
     first = torch.zeros_like(parameters)
     second = torch.full_like(parameters, optimizers.initial_second_moment(name))
     square = torch.ones_like(parameters)

@@ -16,7 +16,7 @@ from tests.conftest import ROOT, Outcome, train, train_here
 
 pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 SHAPE = ["--num-envs", "8", "--set", "env.slice_envs=2", "--n-steps", "16", "--seed", "7",
-         "--set", "logging.tensorboard=false"]  # fmt: skip
+         "--set", "logging.tensorboard=false", "--set", "training.schedule_steps=1000000"]  # fmt: skip
 ENVIRONMENTS = {
     "CartPole-v1": ["--env", "CartPole-v1", "--set", "training.normalize_observations=true"],
     "coinrun": ["--env", "coinrun", "--policy", "nature"],
@@ -28,7 +28,7 @@ ALGORITHMS = {
     "a2c": ["--algorithm", "a2c", "--n-epochs", "1", "--batch-size", "128"],
     "a3c": ["--algorithm", "a3c", "--set", "training.num_actors=4", "--n-epochs", "1", "--batch-size", "128"],
     "impala": ["--algorithm", "impala", "--n-epochs", "1", "--batch-size", "128"],
-    "appo": ["--algorithm", "appo", *MINIBATCHES],
+    "appo-adamw": ["--algorithm", "appo", "--set", "training.optimizer=adamw", *MINIBATCHES],
     "ppo-lag-3": ["--set", "training.lag=3", "--set", "training.learning_rate_warmup=2000", *MINIBATCHES],
 }
 GENERALIZATION = {
