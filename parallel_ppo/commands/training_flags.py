@@ -22,9 +22,15 @@ from parallel_ppo.cluster.engines import find_engine, settings_from_engine
 from parallel_ppo.commands.budgets import with_budgets
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings.env_families import family_of
-from parallel_ppo.settings.layers import check_sections, load_settings
+from parallel_ppo.settings.layers import check_sections, load_settings, nearest
 from parallel_ppo.settings.procgen import CONFIGS
-from parallel_ppo.settings.schema import STOP_CONDITIONS, EnvSettings, Settings, shown_default
+from parallel_ppo.settings.schema import (
+    STOP_CONDITIONS,
+    EnvSettings,
+    Settings,
+    TrainingSettings,
+    shown_default,
+)
 from parallel_ppo.settings.yaml_files import parse_value, read_yaml
 from parallel_ppo.training.origin import saved_settings
 
@@ -197,6 +203,7 @@ def settings_from(arguments: argparse.Namespace, kind: str, report: Callable[[st
     settings = load_settings(file=file, flags=flags, base=base)
     if "cluster.master_addr" in given and "cluster.nnodes" not in flags and settings.cluster.nnodes == 1:
         raise InputError("cluster.master_addr: is for several nodes; give their number with --nnodes")
+    _check_effect(given, settings)
     is_shipped = file is not None and file.resolve().parent == CONFIG.resolve()
     settings = with_budgets(
         settings, given, is_first=arguments.resume is None, is_shipped=is_shipped, report=report
@@ -205,6 +212,17 @@ def settings_from(arguments: argparse.Namespace, kind: str, report: Callable[[st
     if isinstance(duration, UnitlessHours):
         report(f"--duration {duration:g} means {duration:g} hours; minutes are {duration:g}m")
     return settings
+
+
+def _check_effect(given: dict[str, Any], settings: Settings) -> None:
+    """A key of a section that is off has no effect, and was probably meant for another section."""
+    others = list(TrainingSettings.model_fields)
+    for key in given:
+        section, _, name = key.partition(".")
+        if section == "curiosity" and name != "kind" and not settings.curiosity.is_curious:
+            raise InputError(
+                f"{key}: has no effect without curiosity.kind=rnd, icm or ngu{nearest(name, others, hint_only=True)}"
+            )
 
 
 def _saved_settings(arguments: argparse.Namespace) -> dict[str, Any]:

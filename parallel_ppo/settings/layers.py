@@ -148,8 +148,10 @@ def _resolve_envs_per_worker(layer: dict[str, Any], source: str) -> dict[str, An
     return layer | {"parallel": kept, "env": env | {"num_envs": total}}
 
 
-def nearest(name: str, known: list[str]) -> str:
+def nearest(name: str, known: list[str], *, hint_only: bool = False) -> str:
     close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    if hint_only and not close:
+        return ""
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
 
 

@@ -46,6 +46,8 @@ FAST = [
         (["--set", "training.seed=0x" + "f" * 5000], "is too large"),
         (["--set", "env.kwargs=&a [*a]"], "anchors or aliases"),
         (["--set", "training.gama=0.9"], "did you mean 'gamma'?"),
+        (["--set", "curiosity.hidden_size=256"], "has no effect without curiosity.kind"),
+        (["--set", "curiosity.hidden_size=256"], "did you mean 'hidden_sizes'?"),
         (["--set", "gamma"], "expected section.key=value"),
         (["--resume", "nowhere"], "--resume nowhere: no such directory"),
         (["--policy", "transformer"], "--policy: got 'transformer'"),
