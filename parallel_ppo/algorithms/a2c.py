@@ -41,7 +41,7 @@ def loss_gradient(output: Output, sampled: Sampled) -> tuple[OutputGradient, Sta
     gradient = OutputGradient(
         torch.from_numpy(action),
         None if by_log_std is None else torch.from_numpy(by_log_std),
-        torch.from_numpy(error * (np.float32(training.value_coef) * each)),
+        torch.from_numpy(error * (np.float32(training.value_coef) * each)).unsqueeze(1),
     )
     policy_loss, entropy = -float((head.log_prob * advantage).sum()), float(head.entropy.sum())
     value_loss = 0.5 * float(np.square(error).sum())

@@ -73,10 +73,10 @@ def differentiate(
     with torch.enable_grad():
         action, value = output.action.detach().requires_grad_(), output.value.detach().requires_grad_()
         log_std = None if output.log_std is None else output.log_std.detach().requires_grad_()
-        statistics = algorithm.loss(Output(action, log_std, value), sampled)
+        statistics = algorithm.loss(Output(action, log_std, value.unsqueeze(1)), sampled)
         leaves = [action, value] if log_std is None else [action, value, log_std]
         by_action, by_value, *rest = torch.autograd.grad(statistics.loss, leaves, materialize_grads=True)
-    gradient = OutputGradient(by_action, rest[0] if rest else None, by_value)
+    gradient = OutputGradient(by_action, rest[0] if rest else None, by_value.unsqueeze(1))
     found = Statistics(
         *(float(number.detach()) if isinstance(number, Tensor) else number for number in statistics)
     )
@@ -86,11 +86,12 @@ def differentiate(
 def _with_intrinsic_value(
     output: Output, sampled: Sampled, gradient: OutputGradient, statistics: Statistics
 ) -> tuple[OutputGradient, Statistics]:
-    """Adds half the squared error of curiosity's value."""
-    if output.intrinsic_value is None:
+    """Adds half the squared error of curiosity's value, where it has one."""
+    if output.values.shape[1] == 1:
         return gradient, statistics
-    error = output.intrinsic_value.detach() - sampled.batch["intrinsic_return"]
+    error = output.values[:, 1].detach() - sampled.batch["intrinsic_return"]
     loss, weight = 0.5 * float(error.square().sum()), sampled.training.value_coef / sampled.batch_size
-    return gradient._replace(intrinsic_value=error * weight), statistics._replace(
+    values = torch.stack((gradient.value, error * weight), 1)
+    return gradient._replace(values=values), statistics._replace(
         loss=statistics.loss + weight * loss, intrinsic_value_loss=loss
     )

@@ -49,10 +49,8 @@ def regularized(
 ) -> tuple[OutputGradient, Statistics]:
     """The algorithm's loss and the regularizer, differentiated in the outputs of both halves [2 B]."""
     log_std = None if output.log_std is None else output.log_std.detach()
-    halves = zip(output.action.detach().chunk(2), output.value.detach().chunk(2), strict=True)
-    own, augmented = (Output(action, log_std, value) for action, value in halves)
-    if output.intrinsic_value is not None:  # curiosity's is not regularized
-        own = own._replace(intrinsic_value=output.intrinsic_value.detach().chunk(2)[0])
+    halves = zip(output.action.detach().chunk(2), output.values.detach().chunk(2), strict=True)
+    own, augmented = (Output(action, log_std, values) for action, values in halves)
     gradient, statistics = differentiate(algorithm, network, own, sampled)
     between, error = divergence(sampled.action, own, augmented), augmented.value - own.value
     weight = sampled.training.augmentation_coef / sampled.batch_size
@@ -60,12 +58,11 @@ def regularized(
     by_log_std = gradient.log_std
     if by_log_std is not None and between.by_log_std is not None:
         by_log_std = by_log_std + weight * between.by_log_std.sum(0)
+    by_values = torch.zeros_like(gradient.values)
+    by_values[:, 0] = weight * error  # only of the rewards' value: curiosity's is not regularized
     both = OutputGradient(
         torch.cat([gradient.action, weight * between.by_action]),
         by_log_std,
-        torch.cat([gradient.value, weight * error]),
+        torch.cat([gradient.values, by_values]),
     )
-    if gradient.intrinsic_value is not None:
-        by_intrinsic = torch.cat([gradient.intrinsic_value, torch.zeros_like(gradient.intrinsic_value)])
-        both = both._replace(intrinsic_value=by_intrinsic)
     return both, statistics._replace(loss=statistics.loss + weight * total, augmentation_loss=total)

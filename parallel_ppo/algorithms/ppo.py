@@ -125,7 +125,7 @@ def loss_gradient(output: Output, sampled: Sampled) -> tuple[OutputGradient, Sta
     gradient = OutputGradient(
         torch.from_numpy(action),
         None if by_log_std is None else torch.from_numpy(by_log_std),
-        torch.from_numpy(value_slope * (np.float32(training.value_coef) * each)),
+        torch.from_numpy(value_slope * (np.float32(training.value_coef) * each)).unsqueeze(1),
     )
     approx_kl = float((ratio - 1 - log_ratio).sum())
     clipped = float((np.abs(ratio - 1) > now.clip_range).sum())

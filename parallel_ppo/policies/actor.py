@@ -16,7 +16,7 @@ from parallel_ppo.policies.autograd import AutogradNetwork
 from parallel_ppo.policies.mlp import Mlp
 from parallel_ppo.policies.native_cnn import NativeCnn
 from parallel_ppo.policies.native_mlp import NativeMlp
-from parallel_ppo.policies.network import Acted, Network, Output, values_of
+from parallel_ppo.policies.network import Acted, Network, Output
 from parallel_ppo.policies.parameters import bind
 from parallel_ppo.policies.policy import Policy, Preparation
 from parallel_ppo.policies.stacked_mlp import StackedMlp
@@ -59,7 +59,7 @@ class Actor:
         if mask is None:
             return self.inference.act(self.prepare(torch.from_numpy(rows)), noise)
         output = heads.masked(self.infer(rows), torch.from_numpy(mask))
-        return Acted(*heads.act(self.spec.action, output.action, None, noise), *values_of(output))
+        return Acted(*heads.act(self.spec.action, output.action, None, noise), output.values.numpy())
 
     def most_likely(self, rows: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
         output = heads.masked(self.infer(rows), None if mask is None else torch.from_numpy(mask))

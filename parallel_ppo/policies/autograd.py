@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from parallel_ppo.policies import heads
-from parallel_ppo.policies.network import Acted, Output, OutputGradient, values_of
+from parallel_ppo.policies.network import Acted, Output, OutputGradient
 from parallel_ppo.policies.parameters import views
 from parallel_ppo.policies.policy import Policy
 
@@ -29,7 +29,7 @@ class AutogradNetwork:
     def act(self, observation: Any, noise: np.ndarray) -> Acted:
         output = self.infer(observation)
         action, log_prob = heads.act(self.policy.spec.action, output.action, output.log_std, noise)
-        return Acted(action, log_prob, *values_of(output))
+        return Acted(action, log_prob, output.values.numpy())
 
     def infer(self, observation: Any) -> Output:
         with torch.inference_mode():
@@ -41,10 +41,8 @@ class AutogradNetwork:
 
     def backward(self, gradient: OutputGradient, into: dict[str, Tensor]) -> None:
         assert self.output is not None, "forward comes first"
-        outputs, slopes = [self.output.action, self.output.value], [gradient.action, gradient.value]
-        if self.output.intrinsic_value is not None and gradient.intrinsic_value is not None:
-            outputs.append(self.output.intrinsic_value)
-            slopes.append(gradient.intrinsic_value)
+        outputs = [self.output.action, self.output.values]
+        slopes = [gradient.action, gradient.values.contiguous()]
         found = torch.autograd.grad(outputs, list(self.parameters.values()), slopes)
         self.output = None
         for name, values in zip(self.parameters, found, strict=True):

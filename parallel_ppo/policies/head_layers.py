@@ -14,10 +14,8 @@ from parallel_ppo.policies.policy import Policy
 
 
 def value_rows(gradient: OutputGradient) -> Tensor:
-    """[V, B]: of the value, and of curiosity's where there is one."""
-    if gradient.intrinsic_value is None:
-        return gradient.value.unsqueeze(0)
-    return torch.stack((gradient.value, gradient.intrinsic_value))
+    """[V, B], each row contiguous."""
+    return torch.stack(gradient.values.unbind(1))
 
 
 class HeadLayers:
@@ -31,18 +29,21 @@ class HeadLayers:
     def outputs(self, features: Tensor, value_features: Tensor) -> Output:
         action = torch.addmm(self.action_bias, features, self.action_transposed)
         values = torch.addmm(self.value_bias, value_features, self.value_transposed)
-        return Output(action, self.log_std, *values.unbind(1))
+        return Output(action, self.log_std, values)
 
-    def intrinsic_value(self, features: Tensor) -> np.ndarray | None:
-        """Of a few samples; None where there is one value only."""
+    def with_other_values(self, value: np.ndarray, features: Tensor) -> np.ndarray:
+        """[B, V] for a few samples of which the first value is known."""
         if len(self.value_bias) == 1:
-            return None
-        return torch.addmv(self.value_bias[1], features, self.value_weight[1]).numpy()
+            return value[:, None]
+        others = torch.addmv(self.value_bias[1], features, self.value_weight[1]).numpy()
+        return np.stack((value, others), 1)
 
     def value_slope(self, gradient: OutputGradient, out: Tensor) -> None:
-        """The derivative in the features that the values are read from."""
-        if gradient.intrinsic_value is None:
-            torch.mul(gradient.value.unsqueeze(1), self.value_weight, out=out)
+        """The derivative in the features that the values are read from. One column and several take different
+        calls, which round differently.
+        """
+        if gradient.values.shape[1] == 1:
+            torch.mul(gradient.values, self.value_weight, out=out)
         else:
             torch.mm(value_rows(gradient).t(), self.value_weight, out=out)
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from parallel_ppo.kernels.native import NativeHeads, NativeTrunk
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.head_layers import HeadLayers, value_rows
-from parallel_ppo.policies.network import Acted, Output, OutputGradient, values_of
+from parallel_ppo.policies.network import Acted, Output, OutputGradient
 from parallel_ppo.policies.parameters import views
 from parallel_ppo.policies.policy import Policy
 
@@ -57,10 +57,11 @@ class NativeCnn:
     def act(self, observation: Tensor, noise: np.ndarray) -> Acted:
         features = self.native.features(observation)
         if self.fast_heads is not None:
-            return Acted(*self.fast_heads.act(features, noise), self.heads.intrinsic_value(features))
+            action, log_prob, value = self.fast_heads.act(features, noise)
+            return Acted(action, log_prob, self.heads.with_other_values(value, features))
         output = self.heads.outputs(features, features)
         action, log_prob = heads.act(self.policy.spec.action, output.action, output.log_std, noise)
-        return Acted(action, log_prob, *values_of(output))
+        return Acted(action, log_prob, output.values.numpy())
 
     def infer(self, observation: Tensor) -> Output:
         features = self.native.features(observation)

@@ -18,8 +18,7 @@ from parallel_ppo.kernels.api import load_library, structure
 from parallel_ppo.kernels.choice import UNITS, choose_variant
 from parallel_ppo.kernels.native import address_of, allocate, new_floats, pointers_to
 from parallel_ppo.policies import heads
-from parallel_ppo.policies.head_layers import value_rows
-from parallel_ppo.policies.network import Acted, Output, OutputGradient, values_of
+from parallel_ppo.policies.network import Acted, Output, OutputGradient
 from parallel_ppo.policies.parameters import views
 from parallel_ppo.policies.policy import Policy
 
@@ -91,7 +90,7 @@ class NativeMlp:
         if self.policy.spec.action.kind == "bernoulli":
             output = self.infer(observation)
             action, log_prob = heads.act(self.policy.spec.action, output.action, output.log_std, noise)
-            return Acted(action, log_prob, *values_of(output))
+            return Acted(action, log_prob, output.values.numpy())
         observation = observation.contiguous()
         space, (num_samples, components) = self.space(observation), noise.shape
         assert num_samples == len(observation)
@@ -103,7 +102,7 @@ class NativeMlp:
         )  # fmt: skip
         action = result[1 + self.num_values :].reshape(num_samples, components)
         values = result[1 : 1 + self.num_values].reshape(num_samples, self.num_values)
-        return Acted(action, result[0], *values.T)
+        return Acted(action, result[0], values)
 
     def infer(self, observation: Tensor) -> Output:
         observation = observation.contiguous()
@@ -114,7 +113,7 @@ class NativeMlp:
             self.address, observation.data_ptr(), num_samples, space.kept_at, action.data_ptr(),
             values.data_ptr(),
         )  # fmt: skip
-        return Output(action, self.log_std, *values.unbind(1))
+        return Output(action, self.log_std, values)
 
     def forward(self, observation: Tensor) -> Output:
         self.observation = observation.contiguous()
@@ -123,7 +122,7 @@ class NativeMlp:
     def backward(self, gradient: OutputGradient, into: MlpViews) -> None:
         assert self.observation is not None, "forward comes first"
         num_samples = len(self.observation)
-        by_action, by_value = gradient.action.contiguous(), value_rows(gradient).t().contiguous()
+        by_action, by_value = gradient.action.contiguous(), gradient.values.contiguous()
         assert by_action.shape == (num_samples, self.num_outputs)
         assert by_value.shape == (num_samples, self.num_values)
         assert by_action.dtype == by_value.dtype == torch.float32

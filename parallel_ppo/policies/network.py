@@ -1,5 +1,5 @@
 """What a worker knows of a network: how it acts, and how it is differentiated. B samples, A action
-components, K outputs.
+components, K outputs, V values.
 
 Four ways to compute one: `autograd.py` (any policy), `stacked_mlp.py` (MLPs), `native_mlp.py` and
 `native_cnn.py` (on our own kernels).
@@ -18,8 +18,12 @@ class Output(NamedTuple):
 
     action: Tensor  # [B, K] logits, or means
     log_std: Tensor | None  # [K] of a Gaussian head
-    value: Tensor  # [B]
-    intrinsic_value: Tensor | None = None  # [B] of curiosity's rewards, where they have a value head
+    values: Tensor  # [B, V] of the rewards, and of curiosity's where these have a value head
+
+    @property
+    def value(self) -> Tensor:
+        """[B]"""
+        return self.values[:, 0]
 
 
 OutputGradient = Output
@@ -28,12 +32,7 @@ OutputGradient = Output
 class Acted(NamedTuple):
     action: np.ndarray  # [B, A]
     log_prob: np.ndarray  # [B]
-    value: np.ndarray  # [B]
-    intrinsic_value: np.ndarray | None = None  # [B]
-
-
-def values_of(output: Output) -> list[np.ndarray]:
-    return [value.numpy() for value in (output.value, output.intrinsic_value) if value is not None]
+    values: np.ndarray  # [B, V]
 
 
 class Network(Protocol):

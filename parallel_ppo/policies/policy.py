@@ -34,8 +34,7 @@ class Policy(nn.Module):
         """`observation` as `Actor.prepare` returns it."""
         features = self.trunk(observation)
         value_features = features if self.value_trunk is None else self.value_trunk(observation)
-        values = self.value_head(value_features)
-        return Output(self.action_head(features), self.log_std, *values.unbind(1))
+        return Output(self.action_head(features), self.log_std, self.value_head(value_features))
 
     def draws_by_fan_in(self, name: str) -> bool:
         """Of a mixed trunk, only the images' networks are drawn as their kind says."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.head_layers import HeadLayers
-from parallel_ppo.policies.network import Acted, Output, OutputGradient, values_of
+from parallel_ppo.policies.network import Acted, Output, OutputGradient
 from parallel_ppo.policies.parameters import views
 from parallel_ppo.policies.policy import Policy
 
@@ -54,7 +54,7 @@ class StackedMlp:
     def act(self, observation: Tensor, noise: np.ndarray) -> Acted:
         output = self.infer(observation)
         action, log_prob = heads.act(self.policy.spec.action, output.action, output.log_std, noise)
-        return Acted(action, log_prob, *values_of(output))
+        return Acted(action, log_prob, output.values.numpy())
 
     def infer(self, observation: Tensor) -> Output:
         return self.at.heads.outputs(*self._hidden(observation)[-1].unbind())

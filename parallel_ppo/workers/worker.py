@@ -18,7 +18,6 @@ from parallel_ppo.algorithms.drac import regularized
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv
 from parallel_ppo.envs.families import make_slice
 from parallel_ppo.exits import EnvironmentFault, NumbersError
-from parallel_ppo.features.curiosity.state import CuriosityRollout
 from parallel_ppo.features.curiosity.worker import CuriosityInWorker
 from parallel_ppo.features.levels import LevelsInWorker, LevelState
 from parallel_ppo.kernels.native_lane import LaneSlab
@@ -26,7 +25,6 @@ from parallel_ppo.keyed import generator
 from parallel_ppo.memory.arrays import Slab
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.actor import Actor
-from parallel_ppo.policies.network import Acted, Output
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
 from parallel_ppo.workers.memory import Memory
@@ -36,6 +34,7 @@ from parallel_ppo.workers.tasks import COLLECT, EVALUATE, GRADIENT, OPEN, REVALU
 
 PARAMETERS = "parameters", "observation_mean", "observation_scale"
 CHECKED = {"reward": "reward of", "value": "policy's value for", "log_prob": "policy's log_prob for"}
+VALUES = "value", "intrinsic_value"  # the arrays that take the columns of a network's values
 REVALUED_ROWS = 64  # samples that are revalued as one batch
 
 
@@ -171,7 +170,7 @@ class Worker:
             acted = actor.act(slab.observation[t, columns], noise[t], mask)
             slab.action[t, columns] = acted.action
             slab.log_prob[t, columns] = acted.log_prob
-            keep_values(slab, t, columns, acted)
+            keep_values(slab, t, columns, acted.values)
             self.probe("collect", task.iteration, t)
             self.step(env, actor, slab, t, columns)
             self.memory.steps_done[task.number] = t + 1
@@ -179,7 +178,7 @@ class Worker:
         if self.levels is not None:
             self.levels.after_steps(env, slab, columns)
         last = slab.observation[shape.num_steps, columns]
-        keep_values(slab, shape.num_steps, columns, actor.infer(last))
+        keep_values(slab, shape.num_steps, columns, actor.infer(last).values.numpy())
         self.check_outputs(slab, columns)
         next_start = slab.episode_start[shape.num_steps, columns]
         carried = {"carry_observation": last, "carry_start": next_start}
@@ -339,7 +338,6 @@ class Worker:
             results[slot] = episode
 
 
-def keep_values(slab: Slab, t: int, columns: slice, said: Acted | Output) -> None:
-    slab.value[t, columns] = said.value
-    if said.intrinsic_value is not None:
-        slab.of(CuriosityRollout).intrinsic_value[t, columns] = said.intrinsic_value
+def keep_values(slab: Slab, t: int, columns: slice, values: np.ndarray) -> None:
+    for name, column in zip(VALUES, values.T, strict=False):
+        getattr(slab, name)[t, columns] = column

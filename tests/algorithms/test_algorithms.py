@@ -26,7 +26,7 @@ def test_a2c_has_ppos_gradient_where_the_ratio_is_one(kind: str, stacked: bool) 
     policy, flat = network(ACTIONS[kind], [16])
     chosen = StackedMlp(policy, flat) if stacked else AutogradNetwork(policy)
     output, draws, spec = chosen.forward(observations()), np.random.default_rng(2), ACTIONS[kind]
-    detached = output._replace(action=output.action.detach(), value=output.value.detach())
+    detached = output._replace(action=output.action.detach(), values=output.values.detach())
     with torch.no_grad():
         noise = heads.draw_noise(spec, draws, SAMPLES)
         action, _ = heads.act(spec, detached.action, detached.log_std, noise)

@@ -127,7 +127,7 @@ def test_a_second_value_is_differentiated_beside_the_first(hidden: list[int]) ->
     target = torch.linspace(-2, 2, SAMPLES)
     sampled = sampled._replace(batch={**sampled.batch, "intrinsic_return": target})
     output = policy(observation)
-    error = 0.5 * (output.intrinsic_value - target).square().sum()
+    error = 0.5 * (output.values[:, 1] - target).square().sum()
     total = ALGORITHMS["ppo"].loss(output, sampled).loss + sampled.training.value_coef * error / (2 * SAMPLES)
     gradients = torch.autograd.grad(total, list(policy.parameters()))
     for chosen in (StackedMlp(policy, flat), AutogradNetwork(policy)):

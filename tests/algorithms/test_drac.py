@@ -177,7 +177,7 @@ def test_the_divergence_and_its_slopes(kind: str) -> None:
     width = sum(spec.sizes) if spec.kind == "categorical" else spec.sizes[0]
     own, other = (torch.randn(9, width, generator=rng, dtype=torch.float64) * 2 for _ in range(2))
     log_std = torch.linspace(-1, 0.5, width, dtype=torch.float64) if kind == "gaussian" else None
-    value, leaf = torch.zeros(9, dtype=torch.float64), other.clone().requires_grad_()
+    values, leaf = torch.zeros(9, 1, dtype=torch.float64), other.clone().requires_grad_()
     deviation = None if log_std is None else log_std.clone().requires_grad_()
     expected = sum(
         distributions.kl_divergence(mine, theirs)
@@ -186,7 +186,7 @@ def test_the_divergence_and_its_slopes(kind: str) -> None:
         )
     )
     expected.sum().backward()
-    found = divergence(spec, Output(own, log_std, value), Output(other, log_std, value))
+    found = divergence(spec, Output(own, log_std, values), Output(other, log_std, values))
     torch.testing.assert_close(found.kl, expected.detach())
     torch.testing.assert_close(found.by_action, leaf.grad)
     if deviation is not None:

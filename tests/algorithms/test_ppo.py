@@ -103,7 +103,7 @@ def loss_of(batch: dict, logits: np.ndarray, value: np.ndarray, clips_value: boo
     training = Settings().changed("training", clip_value_loss=clips_value).training
     tensors = {name: torch.from_numpy(array) for name, array in batch.items()}
     sampled = Sampled(tensors, (0.1, 0.9, 0.2), ActionSpec("categorical", (4,)), training, size)
-    return ppo.loss(Output(torch.from_numpy(logits), None, torch.from_numpy(value)), sampled)
+    return ppo.loss(Output(torch.from_numpy(logits), None, torch.from_numpy(value).unsqueeze(1)), sampled)
 
 
 @pytest.mark.parametrize("clips_value", [False, True])

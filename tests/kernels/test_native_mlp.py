@@ -76,21 +76,23 @@ def test_gradients_are_those_of_autograd(spec, num_inputs, hidden, curiosity: st
     native, observation = NativeMlp(policy, flat), samples(50, num_inputs)
     draws = torch.Generator().manual_seed(3)
     by_action = torch.randn(50, heads.num_outputs(spec), generator=draws)
-    by_values = torch.randn(policy.value_head.out_features, 50, generator=draws)
+    by_values = torch.randn(50, policy.value_head.out_features, generator=draws)
     by_log_std = torch.randn(6, generator=draws)
     gradient = torch.full_like(flat, torch.nan)
     native.begin_step((0,))
     native.forward(observation)
     is_gaussian = spec.kind == "gaussian"
     native.backward(
-        Output(by_action, by_log_std if is_gaussian else None, *by_values), native.gradient_views(gradient)
+        Output(by_action, by_log_std if is_gaussian else None, by_values), native.gradient_views(gradient)
     )
     exact = policy.double()
     output = exact(observation.double())
     names, parameters = zip(*exact.named_parameters(), strict=True)
-    values = [value for value in output[2:] if value is not None]
     expected = torch.autograd.grad(
-        (output.action, *values), parameters, (by_action.double(), *by_values.double()), allow_unused=True
+        (output.action, output.values),
+        parameters,
+        (by_action.double(), by_values.double()),
+        allow_unused=True,
     )
     found = views(policy, gradient)
     for name, values in zip(names, expected, strict=True):
@@ -109,7 +111,7 @@ def test_actions_are_those_of_the_plain_heads(spec, num_inputs, hidden) -> None:
     same = np.isclose(acted.action, action, rtol=1e-5, atol=1e-6).all(1)
     assert same.mean() > 0.99, "rounding may move a draw over an edge, rarely"
     np.testing.assert_allclose(acted.log_prob[same], log_prob[same], rtol=1e-4, atol=1e-5)
-    np.testing.assert_array_equal(acted.value, output.value)
+    np.testing.assert_array_equal(acted.values, output.values)
 
 
 def results() -> list[np.ndarray]:

@@ -120,7 +120,7 @@ class CuriosityInWorker:
         spec, num = self.spec.action, self.settings.shape.slice_envs
         width = heads.num_outputs(spec)
         log_std = torch.zeros(width) if spec.kind == "gaussian" else None
-        output = Output(torch.zeros(num, width), log_std, torch.zeros(num))
+        output = Output(torch.zeros(num, width), log_std, torch.zeros(num, 1))
         output = heads.masked(output, None if mask is None else torch.from_numpy(mask))
         return heads.act(spec, output.action, log_std, heads.draw_noise(spec, draws, num))[0]
 
