@@ -13,6 +13,7 @@ ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
+import parallel_ppo.venv  # noqa: E402, F401
 from parallel_ppo.records.metrics import METRICS  # noqa: E402
 from parallel_ppo.settings.schema import Settings, shown_default  # noqa: E402
 

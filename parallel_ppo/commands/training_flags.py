@@ -32,7 +32,6 @@ from parallel_ppo.settings.schema import (
     shown_default,
 )
 from parallel_ppo.settings.yaml_files import parse_value, read_yaml
-from parallel_ppo.training.origin import saved_settings
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"  # in a checkout, a link to the one at the root
 
@@ -231,6 +230,8 @@ def _saved_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         if _follows(arguments):
             return {}
         raise InputError(f"--resume {root}: no such directory; expected the directory of an earlier run")
+    from parallel_ppo.training.origin import saved_settings  # imports NumPy: see `_execute` in train.py
+
     saved_settings(root, trust=arguments.trust_checkpoint)  # before anything that they name is imported
     saved = read_yaml(root / "config.yaml")
     check_sections(saved, str(root / "config.yaml"))

@@ -24,6 +24,12 @@ def test_planning_imports_neither_torch_nor_tensorboard() -> None:
     assert result.stdout.strip() == "[]"
 
 
+def test_the_training_command_imports_no_numpy_before_its_threads_are_set() -> None:
+    """NumPy's QR draws the initial weights and rounds by the number of threads."""
+    code = "import sys, parallel_ppo.commands.train; sys.exit('numpy' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT)
+
+
 def test_a_session_imports_no_tensorboard() -> None:
     code = (
         "import sys, parallel_ppo.training.session, parallel_ppo.records.display\nprint('tensorboard' in"
