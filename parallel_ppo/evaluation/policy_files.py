@@ -34,7 +34,7 @@ from parallel_ppo.training.planning import resolve_policy
 FORMAT = "parallel_ppo policy 1"
 PICKLES = (".pt", ".pth", ".pkl", ".ckpt")
 PROVENANCE = "provenance.json"  # beside weights that were shared: what they must be
-MAX_BYTES, MAX_PROVENANCE = 1 << 32, 1 << 20
+MAX_BYTES, MAX_PROVENANCE = 1 << 30, 1 << 20
 NORMALISER = ("count", "mean", "squares")
 
 
