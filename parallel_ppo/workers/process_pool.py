@@ -227,7 +227,7 @@ class ProcessPool:
             elif not member.outstanding and not (self.awaits_background and member.background):
                 continue
             elif now - member.asked > self._deadline((member.outstanding or member.background)[0]):
-                self._replace(member, f"gave no answer for {now - member.asked:.0f} s")
+                self._replace(member, f"did not respond for {now - member.asked:.0f} s")
         return now
 
     def _progress(self, member: WorkerHandle) -> object:
