@@ -279,7 +279,7 @@ class TensorBoardLog:
         if self.writer is None:
             self._open()
         drawn = [
-            self.summary.Value(tag=name, simple_value=float(value))
+            self.summary.Value(tag=name.encode(errors="replace").decode(), simple_value=float(value))
             for name, value in values
             if type(value) in (int, float) and (abs(value) < LARGEST or value != value)
         ]

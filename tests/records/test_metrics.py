@@ -205,3 +205,9 @@ def test_who_waits_for_a_core_is_told_from_who_sleeps():
         for process in processes:
             process.kill()
             process.wait()
+
+
+def test_a_column_name_that_is_no_text_does_not_end_a_resume(tmp_path):
+    log = TensorBoardLog(tmp_path, [{"steps_global": 1, "x\udfff": 2}], [])
+    log.record({"steps_global": 2, "loss": 0.5})
+    log.close()
