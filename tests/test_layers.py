@@ -1,6 +1,8 @@
 """Each room imports only downwards, and reports import no training code."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parent.parent / "parallel_ppo"
@@ -108,3 +110,9 @@ def test_bad_input_is_told_before_torch_is_imported() -> None:
         tree = ast.parse(modules()[name].read_text())
         tops = [node for node in tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
         assert not any("torch" in ast.dump(node) for node in tops), name
+
+
+def test_the_training_command_imports_no_numpy() -> None:
+    """Its threads are set first: a QR, which draws initial weights, rounds by their number."""
+    code = "import sys, parallel_ppo.commands.train; sys.exit('numpy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent).returncode == 0

@@ -13,7 +13,6 @@ from parallel_ppo.settings.layers import read_settings
 from parallel_ppo.settings.networks import is_own
 from parallel_ppo.settings.rules import checked
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.storage.array_files import read_metadata
 from parallel_ppo.storage.files import Damaged
 from parallel_ppo.storage.run_directory import RunDirectory
 from parallel_ppo.storage.user_key import is_signed
@@ -57,6 +56,9 @@ def saved_settings(root: Path, *, trust: bool) -> Settings:
 
 def _signed_settings(checkpoints: Path) -> Iterator[Settings]:
     """Of the checkpoints that this user signed."""
+    # NumPy's threads are set before it is imported: its QR, which draws initial weights, rounds by threads.
+    from parallel_ppo.storage.array_files import read_metadata
+
     for weights in sorted(checkpoints.glob("step_*/policy.safetensors")):
         try:
             metadata = read_metadata(weights)
