@@ -133,7 +133,7 @@ def test_a_level_that_is_played_for_long_gets_a_score_before_its_episode_ends() 
             {"env__num_levels": 200_000},
             r"env.level_sampler: .* env.num_levels is 200000; expected 1 to 100000",
         ),
-        ({"env__use_sequential_levels": True}, r"env.use_sequential_levels: leaves plr nothing"),
+        ({"env__use_sequential_levels": True}, r"env.use_sequential_levels: cannot be combined"),
         (
             {"env__level_sampler": "uniform", "env__plr_temperature": 0.3},
             r"env.plr_temperature: is for prior",
