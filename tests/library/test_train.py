@@ -172,7 +172,7 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import sys, parallel_ppo\nassert 'torch' not in sys.modules and 'numpy' not in sys.modules\nrun ="
-        " parallel_ppo.train('CartPole-v1', num_envs=16, n_steps=16, batch_size=64, total_timesteps=10**6,\n "
+        " parallel_ppo.train('CartPole-v1', num_envs=16, n_steps=16, batch_size=64, total_timesteps=10**5,\n "
         "                        num_workers=2, callbacks=['my_module:watch'],"
         " output_dir='run')\nprint('STOPPED', run.summary['stop_reason'], run.summary['policy_sha256'])\n"
     )
