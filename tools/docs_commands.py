@@ -123,13 +123,9 @@ STAND_INS = [
 ]
 NOT_RUN = {
     r"make (test|check|test-full)$": "the tests, which are run for themselves",
-    r"make test-extras": "runs these commands",
     r"wandb sync": "sends to a service",
-    r"gymnasium\[other\]": "part of a message",
     r"--requeue": "for a job of SLURM, whose scontrol it asks for",
     r"hf auth login": "asks for a token",
-    r"cartpole_speed\.py": "of an earlier commit, as the text says",
-    r"pytest .*broken_host": "long; `make test-full` runs it",
 }
 
 

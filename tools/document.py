@@ -14,6 +14,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
 
 import parallel_ppo.venv  # noqa: E402, F401
+from parallel_ppo.arguments import Parser, guarded  # noqa: E402
 from parallel_ppo.records.metrics import METRICS  # noqa: E402
 from parallel_ppo.settings.schema import Settings, shown_default  # noqa: E402
 
@@ -59,6 +60,12 @@ def pages() -> dict[Path, str]:
     return found
 
 
-if __name__ == "__main__":
+def main() -> int:
+    Parser(description=str(__doc__), examples=["tools/document.py"], quiet=False).parse_args()
     for path, text in pages().items():
         path.write_text(text)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(guarded(main))

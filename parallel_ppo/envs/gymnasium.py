@@ -30,8 +30,8 @@ def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env
     """One environment with the user's arguments and wrappers; InputError names what is wrong with it."""
     kwargs = dict(settings.kwargs) | ({"render_mode": render_mode} if render_mode else {})
     module, _, name = settings.id.rpartition(":")
-    working_folder.enter_that_of(module)
     holder = import_for("env.id", module, settings.id) if module else None
+    working_folder.enter_that_of(module)
     try:
         if name in gymnasium.registry or holder is None:
             env = gymnasium.make(settings.id, disable_env_checker=True, **kwargs)  # `Single` checks

@@ -372,28 +372,3 @@ def test_the_benchmark_names_every_layer(
     assert all(layer in done.stdout for layer in layers)
     bad = subprocess.run([*command, "--side", "97"], capture_output=True, text=True, check=False)
     assert bad.returncode == 2 and f"error: --policy {network}: images are 97x97" in bad.stderr
-
-
-@needs_kernels
-@pytest.mark.multiprocess
-def test_the_ceiling_is_measured_for_processes_that_share_nothing(tmp_path: Path) -> None:
-    script = Path(__file__).resolve().parents[2] / "benchmarks" / "ceiling.py"
-    output = tmp_path / "ceiling.json"
-    command = [
-        sys.executable,
-        str(script),
-        "--policy",
-        "nature",
-        "--rounds",
-        "1",
-        "--seconds",
-        "0.2",
-        "--output",
-        str(output),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    (row,) = json.loads(output.read_text())["rounds"]
-    assert row["ratio"] > 0 and len(row["alone"]) == len(row["together"]) >= 1
-    assert "share nothing" in done.stdout
-    bad = subprocess.run([*command, "--rounds", "0"], capture_output=True, text=True, check=False)
-    assert bad.returncode == 2 and bad.stderr == "error: --rounds 0: expected a whole number from 1 on\n"

@@ -128,5 +128,5 @@ def test_a_stranger_s_weights_need_trust(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another user"))
     asked = [str(tmp_path / "run"), "--num-episodes", "8", "--num-workers", "1", "--quiet"]
     assert evaluate(asked) == 2
-    assert f"asks to import '{OWN}:Fine'; use --trust-checkpoint" in capsys.readouterr().err
+    assert f"sets training.policy to '{OWN}:Fine', which can run code" in capsys.readouterr().err
     assert evaluate([*asked, "--trust-checkpoint"]) == 0

@@ -64,7 +64,8 @@ def test_resumed_equals_uninterrupted(tmp_path: Path) -> None:
 
 def test_interrupted_and_resumed_equals_uninterrupted(tmp_path: Path) -> None:
     """The sequential trainer; the parallel one is interrupted in tests/workers/test_faults.py."""
-    arguments, broken = [*SMALL["cartpole-mlp"], "--num-threads", "1"], tmp_path / "broken"
+    horizon = ["--set", "training.schedule_steps=100000"]  # the same for all three budgets
+    arguments, broken = [*SMALL["cartpole-mlp"], *horizon, "--num-threads", "1"], tmp_path / "broken"
     budget = ["--total-timesteps", "1000000", "--quiet", "--output-dir", str(broken)]
     command = [sys.executable, str(ROOT / "train_timed.py"), *arguments, *budget]
     metrics = broken / "metrics.jsonl"
