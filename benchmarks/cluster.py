@@ -97,7 +97,7 @@ def training(arguments: argparse.Namespace, lag: int, rank: int, address: str, d
     name = "ppo_cpu_cluster" if arguments.algorithm == "ppo" else f"procgen_{arguments.algorithm}"
     file = ROOT / "config" / f"{name}.yaml"
     flags = {"training.policy": arguments.policy, "training.lag": lag}
-    steps = load_settings(file=file, flags=flags).shape.steps_per_iteration * (arguments.iterations + 1)
+    steps = load_settings(file=file, flags=flags).sizes.steps_per_iteration * (arguments.iterations + 1)
     trace = ["--trace"] if rank == 0 else []
     return [sys.executable, str(ROOT / "train_ppo_distributed.py"), "--config", str(file), "--quiet",
             "--policy", arguments.policy, "--set", f"training.lag={lag}",

@@ -2,7 +2,7 @@
 """SIMULATE iterations on machines that are not at hand, from the traces of `benchmarks/scaling.py --trace`.
 
 `machine/iteration_model.py` knows only means. Here each piece of work takes as long as some measured one
-did, slices stay with their worker, idle workers claim the next lane, and more workers than cores share them.
+did, slices stay with their worker, idle workers claim the next microbatch, and more workers than cores share them.
 Caches, memory bandwidth and clock speeds are those of the measured machine.
 """
 
@@ -54,7 +54,7 @@ def report(directory: Path) -> list[str]:
         raise InputError(f"{directory} has no summary.json; expected the results of benchmarks/scaling.py")
     cores, warmup, sizes = summary["cores"], summary["warmup"], summary["sizes"]
     settings = load_settings(file=directory / "config.yaml", flags={})
-    pieces, steps = pieces_of(settings), settings.shape.steps_per_iteration
+    pieces, steps = pieces_of(settings), settings.sizes.steps_per_iteration
     alone = [SizedRun(load_run(path), 1, 1) for path in sorted((directory / "runs").glob("w1_r*/"))]
     full = max((row["world_size"] for row in sizes if row["has_cores"]), default=1)
     if not alone:
@@ -79,7 +79,7 @@ def efficiencies(costs: tuple[Costs, Costs], pieces: Pieces, steps: int) -> list
     many = load_settings(file=MANY_CORES, flags={})
     shapes = (
         ("this shape", pieces, 1.0),
-        (MANY_CORES.name, pieces_of(many), many.shape.steps_per_iteration / steps),
+        (MANY_CORES.name, pieces_of(many), many.sizes.steps_per_iteration / steps),
     )
     lines = []
     for name, shape, factor in shapes:
@@ -97,23 +97,28 @@ def efficiencies(costs: tuple[Costs, Costs], pieces: Pieces, steps: int) -> list
 
 
 class Costs(NamedTuple):
-    """Measured seconds; of slices and lanes every single one, which is their spread."""
+    """Measured seconds; of slices and microbatches every single one, which is their spread."""
 
     slices: tuple[float, ...]
-    lanes: tuple[float, ...]
-    claim: float  # from one lane to the next
-    reduce: float  # of all lanes of a minibatch, on one core
+    microbatches: tuple[float, ...]
+    claim: float  # from one microbatch to the next
+    reduce: float  # of all microbatches of a minibatch, on one core
     rest: float  # of an iteration: the coordinator, its optimizer and everything that waits for it
 
 
 def costs_of(
-    iteration: Iteration, *, slices: Sequence[float], lanes: Sequence[float], claim: float, reduce: float
+    iteration: Iteration,
+    *,
+    slices: Sequence[float],
+    microbatches: Sequence[float],
+    claim: float,
+    reduce: float,
 ) -> Costs:
     """The part of a one-worker iteration that its pieces do not explain does not divide."""
     pieces = iteration.pieces
-    lane_seconds = pieces.lanes * (fmean(lanes) + claim)
-    explained = pieces.slices * fmean(slices) + pieces.updates * (lane_seconds + reduce)
-    return Costs(tuple(slices), tuple(lanes), claim, reduce, max(0.0, iteration.total - explained))
+    microbatch_seconds = pieces.microbatches * (fmean(microbatches) + claim)
+    explained = pieces.slices * fmean(slices) + pieces.updates * (microbatch_seconds + reduce)
+    return Costs(tuple(slices), tuple(microbatches), claim, reduce, max(0.0, iteration.total - explained))
 
 
 def simulated_seconds(costs: Costs, pieces: Pieces, *, workers: int, cores: int) -> float:
@@ -127,8 +132,12 @@ def _one(costs: Costs, pieces: Pieces, workers: int, cores: int, draw: Random) -
     dealt = [draw.choices(costs.slices, k=end - first) for first, end in pairwise(bounds)]
     seconds = costs.rest + _last_end(dealt, [], cores)
     for _ in range(pieces.updates):
-        lanes = [lane + costs.claim for lane in draw.choices(costs.lanes, k=pieces.lanes)]
-        seconds += _last_end([[] for _ in range(workers)], lanes, cores) + costs.reduce / min(workers, cores)
+        microbatches = [
+            microbatch + costs.claim for microbatch in draw.choices(costs.microbatches, k=pieces.microbatches)
+        ]
+        seconds += _last_end([[] for _ in range(workers)], microbatches, cores) + costs.reduce / min(
+            workers, cores
+        )
     return seconds
 
 
@@ -153,9 +162,9 @@ class Traced(NamedTuple):
     """Seconds of the pieces of work in traces, without the warm-up."""
 
     slices: list[float]
-    lanes: list[float]
-    gaps: list[float]  # between the end of a lane and the start of the next on the same worker
-    reduces: list[float]  # of all lanes of a minibatch, added up over the workers that share them
+    microbatches: list[float]
+    gaps: list[float]  # between the end of a microbatch and the start of the next on the same worker
+    reduces: list[float]  # of all microbatches of a minibatch, added up over the workers that share them
 
 
 def _traces(directory: Path, size: int) -> list[Path]:
@@ -169,15 +178,15 @@ def measured_costs(
     None without traces of one worker.
     """
     seen, shared = traced(alone, warmup), traced(together, warmup)
-    if not seen.slices or not seen.lanes:
+    if not seen.slices or not seen.microbatches:
         return None
     claim, reduce = _mean_or_nothing(seen.gaps), _mean_or_nothing(seen.reduces)
-    costs = costs_of(smallest, slices=seen.slices, lanes=seen.lanes, claim=claim, reduce=reduce)
-    if not shared.slices or not shared.lanes:
+    costs = costs_of(smallest, slices=seen.slices, microbatches=seen.microbatches, claim=claim, reduce=reduce)
+    if not shared.slices or not shared.microbatches:
         return costs, costs
     return costs, costs._replace(
         slices=tuple(shared.slices),
-        lanes=tuple(shared.lanes),
+        microbatches=tuple(shared.microbatches),
         claim=_mean_or_nothing(shared.gaps),
         reduce=_mean_or_nothing(shared.reduces),
     )
@@ -189,14 +198,14 @@ def traced(paths: Sequence[Path], warmup: int) -> Traced:
         events = [
             event for event in json.loads(path.read_text())["traceEvents"] if event.get("cat") == "task"
         ]
-        collects, lanes, reduces = (
+        collects, microbatches, reduces = (
             [event for event in events if event["name"] == name] for name in ("collect", "gradient", "reduce")
         )
         warm = warmup + min((event["args"]["iteration"] for event in collects), default=0)
-        lanes = [event for event in lanes if event["args"]["iteration"] >= warm]
+        microbatches = [event for event in microbatches if event["args"]["iteration"] >= warm]
         found.slices.extend(_seconds(event) for event in collects if event["args"]["iteration"] >= warm)
-        found.lanes.extend(_seconds(event) for event in lanes)
-        for before, after in pairwise(sorted(lanes, key=lambda event: (event["tid"], event["ts"]))):
+        found.microbatches.extend(_seconds(event) for event in microbatches)
+        for before, after in pairwise(sorted(microbatches, key=lambda event: (event["tid"], event["ts"]))):
             if _place(before) == _place(after):
                 found.gaps.append(max(0.0, after["ts"] - before["ts"] - before["dur"]) / 1e6)
         firsts = sum(event["args"]["first_block"] == 0 for event in reduces)
@@ -209,7 +218,7 @@ def _seconds(event: dict[str, Any]) -> float:
 
 
 def _place(event: dict[str, Any]) -> tuple[int, ...]:
-    """Lanes of one place follow each other without a pause for the optimizer."""
+    """Microbatches of one place follow each other without a pause for the optimizer."""
     return event["tid"], *(event["args"][name] for name in ("iteration", "epoch", "minibatch"))
 
 

@@ -177,12 +177,12 @@ def spread(values: list[float]) -> dict[str, float]:
     }
 
 
-def whole_network(case: Case, rounds: int, lane: int, batch: int) -> dict[str, Any]:
-    network, observation = case.network, case.images(lane)
+def whole_network(case: Case, rounds: int, microbatch: int, batch: int) -> dict[str, Any]:
+    network, observation = case.network, case.images(microbatch)
     small = observation[:batch].contiguous()
     parameters = make_parameters(case)
     native, inference = case.trunk(), case.trunk()
-    slope = torch.randn(lane, native.num_features)
+    slope = torch.randn(microbatch, native.num_features)
     inference.load(parameters)
     gradients = [torch.empty_like(parameter) for parameter in parameters]
     plain = [
@@ -216,12 +216,12 @@ def whole_network(case: Case, rounds: int, lane: int, batch: int) -> dict[str, A
     peak = [SGEMM_FLOPS / seconds / 1e9 for seconds in times["sgemm"]]
     result: dict[str, Any] = {
         "sgemm_gflops": spread(peak),
-        "lane": lane,
+        "microbatch": microbatch,
         "batch": batch,
         "variant": native.variant,
     }
     for name, samples, flops in (
-        ("training", lane, case.training_flops()),
+        ("training", microbatch, case.training_flops()),
         ("inference", batch, case.forward_flops()),
     ):
         ours, theirs = times[f"native {name}"], times[f"torch {name}"]
@@ -239,13 +239,13 @@ def whole_network(case: Case, rounds: int, lane: int, batch: int) -> dict[str, A
     return result
 
 
-def torch_layer(layer: Layer, lane: int) -> dict[str, Callable[[], Any]]:
+def torch_layer(layer: Layer, microbatch: int) -> dict[str, Callable[[], Any]]:
     """The layer alone in torch (without its pool), its three passes apart."""
     if layer.is_linear:
         x, w, dy = (
-            torch.randn(lane, layer.inputs),
+            torch.randn(microbatch, layer.inputs),
             torch.randn(layer.outputs, layer.inputs),
-            torch.randn(lane, layer.outputs),
+            torch.randn(microbatch, layer.outputs),
         )
         return {
             "torch forward": lambda: functional.linear(x, w),
@@ -253,7 +253,7 @@ def torch_layer(layer: Layer, lane: int) -> dict[str, Callable[[], Any]]:
             "torch backward-weights": lambda: dy.T @ x,
         }
     last = torch.channels_last
-    x = torch.randn(lane, layer.inputs, layer.size, layer.size).contiguous(memory_format=last)
+    x = torch.randn(microbatch, layer.inputs, layer.size, layer.size).contiguous(memory_format=last)
     w = torch.randn(layer.outputs, layer.inputs, layer.kernel, layer.kernel).contiguous(memory_format=last)
     bias = torch.randn(layer.outputs)
     stride, padding = [layer.stride] * 2, [layer.padding] * 2
@@ -272,8 +272,8 @@ def torch_layer(layer: Layer, lane: int) -> dict[str, Callable[[], Any]]:
     }
 
 
-def layers_apart(case: Case, rounds: int, lane: int) -> list[dict[str, Any]]:
-    observation, parameters, native = case.images(lane), make_parameters(case), case.trunk()
+def layers_apart(case: Case, rounds: int, microbatch: int) -> list[dict[str, Any]]:
+    observation, parameters, native = case.images(microbatch), make_parameters(case), case.trunk()
     native.load(parameters, training=True)
     features, place = native.forward(observation)
     gradients = [torch.empty_like(parameter) for parameter in parameters]
@@ -281,14 +281,14 @@ def layers_apart(case: Case, rounds: int, lane: int) -> list[dict[str, Any]]:
 
     def native_layer(number: int, backward: bool) -> Callable[[], Any]:
         return lambda: native.call(
-            "layer", number, int(backward), observation.data_ptr(), lane,
+            "layer", number, int(backward), observation.data_ptr(), microbatch,
             native.parameter_pointers, native.packed.data_ptr(), place.data_ptr(),
             native.scratch.data_ptr(), features.data_ptr(), pointers_to(gradients),
         )  # fmt: skip
 
     rows = []
     for layer in case.layers:
-        candidates = torch_layer(layer, lane)
+        candidates = torch_layer(layer, microbatch)
         candidates |= {
             "native forward": native_layer(layer.number, False),
             "native backward": native_layer(layer.number, True),
@@ -298,7 +298,7 @@ def layers_apart(case: Case, rounds: int, lane: int) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"layer": layer.name, "mflop": layer.flops() / 1e6}
         for name, seconds in times.items():
             passes = 2 if name == "native backward" and layer.number else 1
-            flops = SGEMM_FLOPS if name == "sgemm" else lane * layer.flops() * passes
+            flops = SGEMM_FLOPS if name == "sgemm" else microbatch * layer.flops() * passes
             row[name] = spread([flops / t / 1e9 for t in seconds])
         rows.append(row)
     return rows
@@ -310,7 +310,7 @@ def show(result: dict[str, Any]) -> None:
         f"{result['policy']}: {result['cpu']}, torch {result['torch']}, 1 core, {network['variant']}, sgemm "
         f"{network['sgemm_gflops']['median']:.0f} GFLOP/s"
     )
-    for name, size in (("training", network["lane"]), ("inference", network["batch"])):
+    for name, size in (("training", network["microbatch"]), ("inference", network["batch"])):
         row = network[name]
         ratio = row["speedup"]
         print(
@@ -355,7 +355,9 @@ def main() -> int:
             flag, type=positive, default=default, metavar="N", help=f"{what} (default: {default})"
         )
     parser.add_argument("--rounds", type=positive, default=15, metavar="N", help="(default: %(default)s)")
-    parser.add_argument("--lane", type=positive, default=64, metavar="N", help="samples of a training lane")
+    parser.add_argument(
+        "--microbatch", type=positive, default=64, metavar="N", help="samples of a training microbatch"
+    )
     parser.add_argument(
         "--batch", type=positive, default=8, metavar="N", help="samples of an inference batch"
     )
@@ -379,8 +381,8 @@ def main() -> int:
         "torch": torch.__version__,
         "rounds": arguments.rounds,
         "policy": case.name,
-        "network": whole_network(case, arguments.rounds, arguments.lane, arguments.batch),
-        "layers": layers_apart(case, arguments.rounds, arguments.lane) if case.has_layers else [],
+        "network": whole_network(case, arguments.rounds, arguments.microbatch, arguments.batch),
+        "layers": layers_apart(case, arguments.rounds, arguments.microbatch) if case.has_layers else [],
     }
     show(result)
     if arguments.output:

@@ -134,7 +134,7 @@ def algorithm(name: str, *more: str) -> tuple[str, ...]:
 
 
 def curious(kind: str, **values: Any) -> tuple[str, ...]:
-    """A slice's samples of a minibatch are cut so that some lanes train the predictors and one does in part."""
+    """A slice's samples of a minibatch are cut so that some microbatches train the predictors and one does in part."""
     small = {"curiosity__warmup_steps": 100, "curiosity__hidden_size": 16, "curiosity__update_share": 0.4}
     return ("--curiosity", kind, *flags(training__lane_samples=4, **(small | values)))
 
@@ -229,7 +229,7 @@ ALGORITHMS = {
     "unclipped values, no entropy": case(
         *CARTPOLE, *flags(training__clip_value_loss="false", training__entropy_coef=0.0)
     ),
-    "small lanes": case(*CARTPOLE, *flags(training__lane_samples=5), ways=(THREE, NODES)),
+    "small microbatches": case(*CARTPOLE, *flags(training__lane_samples=5), ways=(THREE, NODES)),
     "live evaluation": case(
         *CARTPOLE, *flags(evaluation__interval=512, evaluation__num_episodes=4), ways=(SEQUENTIAL,)
     ),

@@ -18,7 +18,7 @@ from parallel_ppo.settings.schema import TrainingSettings
 
 Batch = Mapping[str, Tensor]  # the `sampled` arrays of a rollout, for some samples of a minibatch
 ArrayBatch = Mapping[str, np.ndarray]
-Scalars = tuple[float, ...]  # what all lanes of a minibatch must know; each algorithm names its own
+Scalars = tuple[float, ...]  # what all microbatches of a minibatch must know; each algorithm names its own
 
 
 class Schedules(NamedTuple):
@@ -29,7 +29,7 @@ class Schedules(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """Sums over samples, so that lanes add up to a minibatch. `loss` carries the gradient and is divided
+    """Sums over samples, so that microbatches add up to a minibatch. `loss` carries the gradient and is divided
     by the batch already.
     """
 

@@ -130,7 +130,7 @@ AUGMENTATIONS: dict[str, Augmentation] = {
 
 
 def augmented(name: str, rows: torch.Tensor, spec: EnvSpec, draws: np.random.Generator) -> torch.Tensor:
-    """Rows of the slab with every image in them augmented; vectors are not changed."""
+    """Rows of the rollout with every image in them augmented; vectors are not changed."""
     change, found = AUGMENTATIONS[name], rows.numpy()
     if not spec.parts:
         return torch.from_numpy(change(found, draws))

@@ -1,6 +1,6 @@
 """DrAC, data-regularized actor-critic: a policy and a value that do not change when the image is augmented.
 
-A lane's images are evaluated twice, unchanged and augmented, in one batch of twice the size. The algorithm's
+A microbatch's images are evaluated twice, unchanged and augmented, in one batch of twice the size. The algorithm's
 loss uses the first half only; the regularizer pulls the outputs of the second half towards those of the first,
 which it does not move. It is written for the outputs, so it runs on every network. B samples, K outputs.
 """

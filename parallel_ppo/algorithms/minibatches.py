@@ -1,4 +1,4 @@
-"""The samples of a minibatch, and the order in which its lanes are added up. T steps, E envs, L lanes."""
+"""The samples of a minibatch, and the order in which its microbatches are added up. T steps, E envs, L microbatches."""
 
 from collections.abc import Iterable
 
@@ -13,8 +13,8 @@ def sample_order(*, seed: int, slice_index: int, iteration: int, epoch: int, num
     return generator(seed, "minibatch", slice_index, iteration, epoch).permutation(num_samples)
 
 
-def slab_rows(order: np.ndarray, *, slice_index: int, slice_envs: int, num_envs: int) -> np.ndarray:
-    """Samples of a slice (step-major) -> rows of the slab viewed as [T * E, ...]."""
+def rollout_rows(order: np.ndarray, *, slice_index: int, slice_envs: int, num_envs: int) -> np.ndarray:
+    """Samples of a slice (step-major) -> rows of the rollout viewed as [T * E, ...]."""
     step, env = np.divmod(order, slice_envs)
     return step * num_envs + slice_index * slice_envs + env
 

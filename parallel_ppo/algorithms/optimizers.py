@@ -1,4 +1,4 @@
-"""What is done to whole parameter vectors, by our kernels or by torch: the lanes' gradients are summed, a
+"""What is done to whole parameter vectors, by our kernels or by torch: the microbatches' gradients are summed, a
 step is taken.
 """
 
@@ -16,11 +16,11 @@ ADAM_BETAS = (0.9, 0.999)
 ADAM_BLOCK = 1 << 16  # parameters: enough for torch's calls to cost little beside the arithmetic
 
 
-def sum_lanes(lanes: Tensor, into: Tensor, kernels: str) -> float:
+def sum_microbatches(microbatches: Tensor, into: Tensor, kernels: str) -> float:
     """The sum of rows [L, n] in the order of `tree_sum`; returns the sum of its squares, for the norm."""
     if kernels == "native":
-        return native.tree_sum(lanes, into)
-    into.copy_(tree_sum(list(lanes)))
+        return native.tree_sum(microbatches, into)
+    into.copy_(tree_sum(list(microbatches)))
     return float(into.double().square().sum())
 
 

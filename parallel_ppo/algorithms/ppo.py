@@ -2,9 +2,9 @@
 
 An iteration: workers collect T x E steps; `targets` turns their rewards into advantages and returns. Then
 for each epoch and minibatch: `scalars` are the numbers that depend on the whole minibatch; workers run the
-network on lanes of it and compute the derivative of `loss` in the outputs (by autograd, or by
+network on microbatches of it and compute the derivative of `loss` in the outputs (by autograd, or by
 `loss_gradient`, which is faster; a test proves that both agree); the network propagates it to the
-parameters; the lanes are summed, the norm is clipped, the optimizer steps (`training/optimizer_steps.py`). The
+parameters; the microbatches are summed, the norm is clipped, the optimizer steps (`training/optimizer_steps.py`). The
 dictionary of algorithms is in `algorithms/__init__.py`.
 """
 
@@ -14,13 +14,13 @@ import numpy as np
 import torch
 
 from parallel_ppo.algorithms.algorithm import Algorithm, Sampled, Schedules, Statistics
-from parallel_ppo.memory.arrays import Slab
+from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.policies import head_derivatives, heads
 from parallel_ppo.policies.network import Output, OutputGradient
 from parallel_ppo.settings.schema import TrainingSettings
 
 
-def targets(rollout: Slab, reward: np.ndarray, training: TrainingSettings) -> None:
+def targets(rollout: RolloutBuffer, reward: np.ndarray, training: TrainingSettings) -> None:
     """Writes the advantages and returns of an iteration. `reward` [T, E] is what is to be maximized."""
     rollout.advantage[:] = generalized_advantages(
         reward=reward, value=rollout.value, episode_start=rollout.episode_start,
@@ -65,7 +65,7 @@ class Scalars(NamedTuple):
 
 
 def scalars(
-    rollout: Slab, rows: np.ndarray, schedules: Schedules, training: TrainingSettings
+    rollout: RolloutBuffer, rows: np.ndarray, schedules: Schedules, training: TrainingSettings
 ) -> list[Scalars]:
     """Mean and 1/deviation of the advantages over each whole minibatch. `rows` [M, B] are the samples of M
     minibatches in [T * E].

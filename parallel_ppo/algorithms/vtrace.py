@@ -12,7 +12,7 @@ import numpy as np
 
 from parallel_ppo.algorithms import a2c, ppo
 from parallel_ppo.algorithms.algorithm import Algorithm
-from parallel_ppo.memory.arrays import Slab
+from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.settings.schema import TrainingSettings
 
 
@@ -52,7 +52,7 @@ def vtrace(
     return Targets(target[:-1], reward + gamma32 * following - value[:-1], ratio)
 
 
-def _targets(rollout: Slab, reward: np.ndarray, training: TrainingSettings) -> Targets:
+def _targets(rollout: RolloutBuffer, reward: np.ndarray, training: TrainingSettings) -> Targets:
     return vtrace(
         reward=reward, value=rollout.learner_value,
         log_ratio=rollout.learner_log_prob - rollout.log_prob, episode_start=rollout.episode_start,
@@ -61,14 +61,14 @@ def _targets(rollout: Slab, reward: np.ndarray, training: TrainingSettings) -> T
     )  # fmt: skip
 
 
-def impala_targets(rollout: Slab, reward: np.ndarray, training: TrainingSettings) -> None:
+def impala_targets(rollout: RolloutBuffer, reward: np.ndarray, training: TrainingSettings) -> None:
     """The advantage carries the clipped ratio: the loss itself is that of an actor-critic."""
     found = _targets(rollout, reward, training)
     weight = np.minimum(found.ratio, np.float32(training.vtrace_policy_rho_clip))
     rollout.advantage[:], rollout.target_return[:] = weight * found.advantage, found.target_return
 
 
-def appo_targets(rollout: Slab, reward: np.ndarray, training: TrainingSettings) -> None:
+def appo_targets(rollout: RolloutBuffer, reward: np.ndarray, training: TrainingSettings) -> None:
     """PPO's clipped ratio is part of the loss, so the advantage does not carry it a second time."""
     found = _targets(rollout, reward, training)
     rollout.advantage[:], rollout.target_return[:] = found.advantage, found.target_return

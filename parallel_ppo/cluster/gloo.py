@@ -2,7 +2,7 @@
 
 Every node runs the same loop over its own slices and meets the others at the same places in the same
 order (`exchange.py`).
-T steps, E envs, L lanes, P parameters.
+T steps, E envs, L microbatches, P parameters.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from parallel_ppo.exits import ClusterError
 from parallel_ppo.machine.resources import Machine
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.memory.snapshots import Environments, Snapshot
-from parallel_ppo.settings.schema import Settings, Shape
+from parallel_ppo.settings.schema import Settings, Sizes
 from parallel_ppo.workers.gradient_parts import GradientPart, gradient_parts
 from parallel_ppo.workers.memory import Memory
 
@@ -53,38 +53,45 @@ class Buffers(NamedTuple):
 
 
 class Tree(NamedTuple):
-    """How the lanes of all nodes are summed, for one part of the gradient."""
+    """How the microbatches of all nodes are summed, for one part of the gradient."""
 
-    groups: list[range]  # of this node's lanes
+    groups: list[range]  # of this node's microbatches
     num_groups: list[int]  # of every node
 
     @staticmethod
-    def of(shape: Shape, node: Node, per_slice: int) -> "Tree":
-        size = nodes.group_size(shape, node.size, per_slice)
-        everyone = [nodes.own_lanes(shape, Node(rank, node.size), per_slice) for rank in range(node.size)]
-        groups = [nodes.groups(lanes, size) for lanes in everyone]
+    def of(sizes: Sizes, node: Node, per_slice: int) -> "Tree":
+        size = nodes.group_size(sizes, node.size, per_slice)
+        everyone = [
+            nodes.own_microbatches(sizes, Node(rank, node.size), per_slice) for rank in range(node.size)
+        ]
+        groups = [nodes.groups(microbatches, size) for microbatches in everyone]
         return Tree(groups[node.rank], [len(theirs) for theirs in groups])
 
 
 class GlooCluster:
     def __init__(
-        self, shape: Shape, node: Node, meeting: Meeting, signals: Signals, *, exact_order: bool = True
+        self, sizes: Sizes, node: Node, meeting: Meeting, signals: Signals, *, exact_order: bool = True
     ) -> None:
         """Without `exact_order` gloo adds the gradients: faster, but the last bits then depend on the
         number of nodes.
         """
         self.exact_order = exact_order
-        self.shape, self.node, self.meeting, self.signals = shape, node, meeting, signals
+        self.sizes, self.node, self.meeting, self.signals = sizes, node, meeting, signals
         self.names, self.rounds_alike = meeting.names, meeting.rounds_alike
-        self.slices, self.lanes = nodes.own_slices(shape, node), nodes.own_lanes(shape, node)
+        self.slices, self.microbatches = nodes.own_slices(sizes, node), nodes.own_microbatches(sizes, node)
         everyone = [Node(rank, node.size) for rank in range(node.size)]
-        self.all_slices = [nodes.own_slices(shape, other) for other in everyone]
-        self.all_lanes = [nodes.own_lanes(shape, other) for other in everyone]
-        per_slice = [len(shape.lane_sizes), *([shape.teaching_lanes] if shape.teaching_lanes else [])]
-        self.trees = [Tree.of(shape, node, number) for number in per_slice]
+        self.all_slices = [nodes.own_slices(sizes, other) for other in everyone]
+        self.all_microbatches = [nodes.own_microbatches(sizes, other) for other in everyone]
+        per_slice = [
+            len(sizes.microbatch_sizes),
+            *([sizes.predictor_microbatches] if sizes.predictor_microbatches else []),
+        ]
+        self.trees = [Tree.of(sizes, node, number) for number in per_slice]
         whole = not exact_order or max(max(tree.num_groups) for tree in self.trees) == 1
-        self.reduced_lanes = self.lanes if whole else self.lanes[:0]
-        payload = max(map(len, self.all_lanes)) * len(Statistics._fields) * np.dtype(np.float64).itemsize
+        self.reduced_microbatches = self.microbatches if whole else self.microbatches[:0]
+        payload = (
+            max(map(len, self.all_microbatches)) * len(Statistics._fields) * np.dtype(np.float64).itemsize
+        )
         self.exchange = Exchange(node, meeting, signals, payload)
         self.buffers: dict[int, Buffers] = {}  # of each part of the gradient, by where it begins
 
@@ -129,19 +136,19 @@ class GlooCluster:
         self._same_parameters(self.exchange.meet("columns", _digest(memory.parameters)))
         columns = [self._columns(slices) for slices in self.all_slices]
         with self.exchange.transferring():
-            self._gather_along(memory.slab(iteration).gathered_columns(), columns, axis=1)
+            self._gather_along(memory.rollout(iteration).gathered_columns(), columns, axis=1)
 
     @_in_step
     def gather_slices(self, rows: np.ndarray) -> np.ndarray:
         self.exchange.meet("slices")
-        whole = np.empty((self.shape.num_slices, *rows.shape[1:]), rows.dtype)
+        whole = np.empty((self.sizes.num_slices, *rows.shape[1:]), rows.dtype)
         whole[self.slices.start : self.slices.stop] = rows
         with self.exchange.transferring():
             self._gather_along([whole], [slice(part.start, part.stop) for part in self.all_slices], axis=0)
         return whole
 
     def _columns(self, slices: range) -> slice:
-        return slice(slices.start * self.shape.slice_envs, slices.stop * self.shape.slice_envs)
+        return slice(slices.start * self.sizes.slice_envs, slices.stop * self.sizes.slice_envs)
 
     def _gather_along(self, arrays: list[np.ndarray], parts: list[slice], axis: int) -> None:
         """Completes arrays of which each node has its own part."""
@@ -170,25 +177,27 @@ class GlooCluster:
 
     @_in_step
     def sum_gradients(self, memory: Memory) -> None:
-        """Lanes' gradients of all nodes, and their loss statistics, which come with the meeting."""
-        own = memory.lane_statistics[self.lanes.start : self.lanes.stop]
+        """Microbatches' gradients of all nodes, and their loss statistics, which come with the meeting."""
+        own = memory.microbatch_statistics[self.microbatches.start : self.microbatches.stop]
         self.exchange.meet("gradients", payload=own)
-        for lanes, row in zip(self.all_lanes, self.exchange.payloads, strict=True):
-            data = row[: len(lanes) * own.itemsize * own.shape[1]]
-            memory.lane_statistics[lanes.start : lanes.stop] = data.view(own.dtype).reshape(-1, own.shape[1])
+        for microbatches, row in zip(self.all_microbatches, self.exchange.payloads, strict=True):
+            data = row[: len(microbatches) * own.itemsize * own.shape[1]]
+            memory.microbatch_statistics[microbatches.start : microbatches.stop] = data.view(
+                own.dtype
+            ).reshape(-1, own.shape[1])
         with self.exchange.transferring():
             if self.exact_order:
-                for part, tree in zip(gradient_parts(memory, self.shape), self.trees, strict=True):
+                for part, tree in zip(gradient_parts(memory, self.sizes), self.trees, strict=True):
                     self._finish_tree(memory, part, tree)
             else:
                 self.exchange.add(memory.gradient)
 
     @_in_step
-    def gather_lanes(self, memory: Memory) -> None:
-        self.exchange.meet("lanes")
-        own = [slice(lanes.start, lanes.stop) for lanes in self.all_lanes]
+    def gather_microbatches(self, memory: Memory) -> None:
+        self.exchange.meet("microbatches")
+        own = [slice(microbatches.start, microbatches.stop) for microbatches in self.all_microbatches]
         with self.exchange.transferring():
-            self._gather_along([memory.lane_gradient, memory.lane_statistics], own, axis=0)
+            self._gather_along([memory.microbatch_gradient, memory.microbatch_statistics], own, axis=0)
 
     def _finish_tree(self, memory: Memory, part: GradientPart, tree: Tree) -> None:
         """Summed in the one tree; each node finishes the tree for its range of parameters.
@@ -211,15 +220,15 @@ class GlooCluster:
         """
         chunk = sums.shape[2]
         for index, group in enumerate(tree.groups):
-            if not self.reduced_lanes:
-                total = tree_sum(list(part.lanes[group.start : group.stop])).numpy()
+            if not self.reduced_microbatches:
+                total = tree_sum(list(part.microbatches[group.start : group.stop])).numpy()
             for rank in range(self.node.size):
                 theirs = total[rank * chunk : (rank + 1) * chunk]
                 sums[rank, index, : theirs.size] = theirs
 
     def _buffers(self, part: GradientPart, tree: Tree) -> "Buffers":
         if part.first not in self.buffers:
-            size, chunk = self.node.size, -(-part.lanes.shape[1] // self.node.size)
+            size, chunk = self.node.size, -(-part.microbatches.shape[1] // self.node.size)
             self.buffers[part.first] = Buffers(
                 chunk, np.zeros((size, len(tree.groups), chunk), np.float32),
                 np.zeros((sum(tree.num_groups), chunk), np.float32),
@@ -295,7 +304,7 @@ def join(
 ) -> Cluster:
     """Alone, or connected to all other nodes."""
     if node.size == 1:
-        return NoCluster(settings.shape)
+        return NoCluster(settings.sizes)
     with signals.interruptible():
         meeting = rendezvous.meet(settings, node, machine)
     rendezvous.connect(meeting, node, settings.cluster)
@@ -314,4 +323,4 @@ def join(
     exact_order = settings.cluster.reduction == "tree"
     if not exact_order:
         say("cluster.reduction is gloo: what is learned depends on the number of nodes, in the last bits")
-    return GlooCluster(settings.shape, node, meeting, signals, exact_order=exact_order)
+    return GlooCluster(settings.sizes, node, meeting, signals, exact_order=exact_order)

@@ -1,6 +1,6 @@
 """Who a node is and which part of the run it owns. Needs no torch, so a wrong number is reported at once.
 
-S slices, L lanes.
+S slices, L microbatches.
 """
 
 import math
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from parallel_ppo.cluster.engines import place
 from parallel_ppo.exits import InputError
-from parallel_ppo.settings.schema import Settings, Shape
+from parallel_ppo.settings.schema import Settings, Sizes
 
 
 class Node(NamedTuple):
@@ -30,11 +30,11 @@ ALONE = Node()
 
 
 def identify(settings: Settings, node_rank: int | None, environment: Mapping[str, str]) -> Node:
-    size, shape = settings.cluster.nnodes, settings.shape
-    if size > shape.num_slices:
+    size, sizes = settings.cluster.nnodes, settings.sizes
+    if size > sizes.num_slices:
         raise InputError(
-            f"cluster.nnodes: {size} nodes for {shape.num_slices} slices of {shape.slice_envs} environments,"
-            f" and each node needs one; use at most {shape.num_slices} nodes, or more environments"
+            f"cluster.nnodes: {size} nodes for {sizes.num_slices} slices of {sizes.slice_envs} environments,"
+            f" and each node needs one; use at most {sizes.num_slices} nodes, or more environments"
         )
     return Node(place(environment, size, node_rank), size)
 
@@ -55,29 +55,32 @@ def boot_id() -> str:
 # --- who owns what ------------------------------------------------------------------------------------------
 
 
-def own_slices(shape: Shape, node: Node) -> range:
+def own_slices(sizes: Sizes, node: Node) -> range:
     """Contiguous, in order, as even as possible."""
-    return range(node.rank * shape.num_slices // node.size, (node.rank + 1) * shape.num_slices // node.size)
+    return range(node.rank * sizes.num_slices // node.size, (node.rank + 1) * sizes.num_slices // node.size)
 
 
-def own_lanes(shape: Shape, node: Node, per_slice: int | None = None) -> range:
+def own_microbatches(sizes: Sizes, node: Node, per_slice: int | None = None) -> range:
     """All, or those of its slices that have `per_slice` each."""
-    slices, per_slice = own_slices(shape, node), per_slice or len(shape.lane_sizes)
+    slices, per_slice = own_slices(sizes, node), per_slice or len(sizes.microbatch_sizes)
     return range(slices.start * per_slice, slices.stop * per_slice)
 
 
-def group_size(shape: Shape, size: int, per_slice: int | None = None) -> int:
-    """The largest power of two at whose multiples all nodes' lanes begin.
+def group_size(sizes: Sizes, size: int, per_slice: int | None = None) -> int:
+    """The largest power of two at whose multiples all nodes' microbatches begin.
 
-    The tree over lanes can be cut there: each node sums its lanes in groups of this size, and the tree
+    The tree over microbatches can be cut there: each node sums its microbatches in groups of this size, and the tree
     goes on over the groups.
     """
-    starts = [own_lanes(shape, Node(rank, size), per_slice).start for rank in range(1, size)]
+    starts = [own_microbatches(sizes, Node(rank, size), per_slice).start for rank in range(1, size)]
     if not starts:
-        return 1 << (len(own_lanes(shape, ALONE, per_slice)) - 1).bit_length()
+        return 1 << (len(own_microbatches(sizes, ALONE, per_slice)) - 1).bit_length()
     common = math.gcd(*starts)
     return common & -common
 
 
-def groups(lanes: range, size: int) -> list[range]:
-    return [range(first, min(first + size, lanes.stop)) for first in range(lanes.start, lanes.stop, size)]
+def groups(microbatches: range, size: int) -> list[range]:
+    return [
+        range(first, min(first + size, microbatches.stop))
+        for first in range(microbatches.start, microbatches.stop, size)
+    ]

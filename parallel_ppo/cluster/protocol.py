@@ -1,7 +1,7 @@
 """What the loop asks of the nodes of a run, and the null object for a run on one node. `gloo.py` is the
 real thing.
 
-T steps, E envs, L lanes, P parameters.
+T steps, E envs, L microbatches, P parameters.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import numpy as np
 from parallel_ppo.cluster import nodes
 from parallel_ppo.cluster.nodes import Node
 from parallel_ppo.memory.snapshots import Environments, Snapshot
-from parallel_ppo.settings.schema import Shape
+from parallel_ppo.settings.schema import Sizes
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import Pool
 
@@ -42,8 +42,10 @@ class Cluster(Protocol):
     names: list[str]
     rounds_alike: bool  # do all nodes compute the same bits from the same numbers?
     slices: range
-    lanes: range
-    reduced_lanes: range  # what the workers sum up; none where lanes are exchanged in several groups
+    microbatches: range
+    reduced_microbatches: (
+        range  # what the workers sum up; none where microbatches are exchanged in several groups
+    )
 
     def place_on_host(self) -> tuple[int, int]:
         """Which of the nodes on this machine this is, and how many there are."""
@@ -67,8 +69,8 @@ class Cluster(Protocol):
 
     def sum_gradients(self, memory: Memory) -> None: ...
 
-    def gather_lanes(self, memory: Memory) -> None:
-        """The owners' gradients and statistics of single lanes, to everyone."""
+    def gather_microbatches(self, memory: Memory) -> None:
+        """The owners' gradients and statistics of single microbatches, to everyone."""
 
     def gather_slices(self, rows: np.ndarray) -> np.ndarray:
         """[own slices, K] -> [S, K]"""
@@ -84,11 +86,11 @@ class Cluster(Protocol):
 class NoCluster:
     """One node: it owns everything and agrees with itself."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, sizes: Sizes) -> None:
         self.node, self.names = Node(), [f"0:{nodes.short_host_name()}"]
         self.rounds_alike = True
-        self.slices, self.lanes = range(shape.num_slices), range(shape.num_lanes)
-        self.reduced_lanes = self.lanes
+        self.slices, self.microbatches = range(sizes.num_slices), range(sizes.num_microbatches)
+        self.reduced_microbatches = self.microbatches
 
     def place_on_host(self) -> tuple[int, int]:
         return 0, 1
@@ -111,7 +113,7 @@ class NoCluster:
     def sum_gradients(self, memory: Memory) -> None:
         pass
 
-    def gather_lanes(self, memory: Memory) -> None:
+    def gather_microbatches(self, memory: Memory) -> None:
         pass
 
     def gather_slices(self, rows: np.ndarray) -> np.ndarray:

@@ -65,15 +65,15 @@ def one_step_epochs(settings: Settings, given: Mapping[str, Any]) -> str | None:
     """A warning if the user changed the number of samples but not the minibatch size, so that every epoch is
     a single step.
     """
-    training, shape = settings.training, settings.shape
+    training, sizes = settings.training, settings.sizes
     is_changed = "env.num_envs" in given or "training.n_steps" in given
     is_chosen = "training.batch_size" in given or ALGORITHM_KINDS[training.algorithm].single_pass
-    if not is_changed or is_chosen or shape.num_minibatches > 1:
+    if not is_changed or is_chosen or sizes.num_minibatches > 1:
         return None
-    smaller, rest = divmod(shape.batch_size, USUAL_MINIBATCHES)
-    hint = "" if rest or smaller % shape.num_slices else f", such as --batch-size {smaller}"
+    smaller, rest = divmod(sizes.batch_size, USUAL_MINIBATCHES)
+    hint = "" if rest or smaller % sizes.num_slices else f", such as --batch-size {smaller}"
     return (
-        f"training.batch_size: {shape.batch_size} is all samples of an iteration ({shape.num_envs} environments"
-        f" x {shape.num_steps} steps), so an epoch is one optimizer step, which learns slowly; use a smaller"
+        f"training.batch_size: {sizes.batch_size} is all samples of an iteration ({sizes.num_envs} environments"
+        f" x {sizes.num_steps} steps), so an epoch is one optimizer step, which learns slowly; use a smaller"
         f" one{hint}"
     )

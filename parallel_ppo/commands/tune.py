@@ -107,7 +107,7 @@ def candidates(settings: Settings, numbers: list[int] | None = None) -> list[Can
     """The default first; no more workers than there are pieces of work."""
     if numbers is None:
         cores = plan_placement(read_machine(), num_workers=None, pinning="none").num_workers
-        most = max(settings.shape.num_slices, settings.shape.num_lanes)
+        most = max(settings.sizes.num_slices, settings.sizes.num_microbatches)
         around = {1, cores // 2, cores - 1, cores, 2 * cores}
         numbers = sorted(number for number in around if 1 <= number <= most)
     found = [Candidate(number, pinning) for number in numbers for pinning in ("auto", "none")]

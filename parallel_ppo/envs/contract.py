@@ -24,7 +24,7 @@ class ActionSpec(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One part of an observation that mixes vectors and images: where its bytes lie in a row of the slab."""
+    """One part of an observation that mixes vectors and images: where its bytes lie in a row of the rollout."""
 
     is_image: bool
     shape: tuple[int, ...]
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 
 class EnvSpec(NamedTuple):
-    """Shapes and types that decide the network and the slab; plain data, the same in every process.
+    """Shapes and types that decide the network and the rollout; plain data, the same in every process.
 
     An observation is one image, one vector, or (with `parts`) a row of bytes that holds at most one
     vector, first, and images.
@@ -67,7 +67,7 @@ class EnvSpec(NamedTuple):
         return () if self.is_image else self.observation_shape
 
     def vectors(self, rows: np.ndarray) -> np.ndarray:
-        """The vector in each row of the slab, [..., N]."""
+        """The vector in each row of the rollout, [..., N]."""
         if not self.parts:
             return rows
         return rows[..., : self.parts[0].end].view(np.float32)

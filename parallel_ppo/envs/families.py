@@ -62,7 +62,7 @@ def film_fps(settings: EnvSettings) -> int:
 
 def make_slice(settings: Settings, slice_index: int, *, num_views: int = 0) -> SliceEnv:
     """`num_views`: how many of the environments can be rendered."""
-    size = settings.shape.slice_envs
+    size = settings.sizes.slice_envs
     return _module(settings.env.id).make_slice(
         settings=settings.env,
         seed=settings.training.seed,

@@ -1,6 +1,6 @@
-"""Gymnasium spaces -> what the network and the slab understand.
+"""Gymnasium spaces -> what the network and the rollout understand.
 
-An observation becomes a row of the slab: one image, one vector, or, for a Dict or Tuple with images in
+An observation becomes a row of the rollout: one image, one vector, or, for a Dict or Tuple with images in
 it, a row of bytes with one vector (everything that is not an image) and the images behind it.
 """
 
@@ -77,7 +77,7 @@ class Leaf(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """How an observation of the environment becomes a row of the slab. `write` raises Misfit."""
+    """How an observation of the environment becomes a row of the rollout. `write` raises Misfit."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -229,7 +229,7 @@ def _mixed_reader(vectors: list[Leaf], images: list[Leaf], env_id: str) -> Reade
 
 
 class ActionWriter(NamedTuple):
-    """How a row of the slab becomes an action of the environment."""
+    """How a row of the rollout becomes an action of the environment."""
 
     spec: ActionSpec
     write: Callable[[np.ndarray], Any]

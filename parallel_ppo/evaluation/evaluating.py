@@ -27,7 +27,7 @@ PATIENCE = 3600.0  # seconds for one slice; environments without an end are cut 
 def play_on_workers(
     policy: LoadedPolicy, level_sets: list[str], workers: int | str, quiet: bool
 ) -> dict[str, list[Played]]:
-    """A pool whose slab is as small as possible, and which is asked for nothing but evaluation."""
+    """A pool whose rollout is as small as possible, and which is asked for nothing but evaluation."""
     settings = policy.settings.changed("env", num_envs=SLOTS, slice_envs=SLOTS)
     settings = settings.changed("training", n_steps=1, batch_size=SLOTS, lane_samples=None)
     settings = settings.changed("parallel", max_restarts=2, hang_timeout=PATIENCE)

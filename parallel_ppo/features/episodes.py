@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from parallel_ppo.memory.arrays import Slab
+from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.memory.shared import SharedMemory
 from parallel_ppo.memory.table import State, array, f8, i8
 
@@ -43,7 +43,7 @@ class Episodes:
     def recent_lengths(self) -> list[int]:
         return self.own.recent_length[: int(self.own.recent_count)].tolist()
 
-    def finish(self, rollout: Slab, iteration: int, env_steps: int) -> list[Episode]:
+    def finish(self, rollout: RolloutBuffer, iteration: int, env_steps: int) -> list[Episode]:
         """Advances the unfinished episodes by one iteration and returns those that ended, in order of time."""
         own, found = self.own, list[Episode]()
         num_steps, num_envs = rollout.reward.shape

@@ -11,9 +11,9 @@ import numpy as np
 
 from parallel_ppo.envs.contract import EnvSpec, LevelEnv, SliceEnv
 from parallel_ppo.keyed import generator
-from parallel_ppo.memory.arrays import Slab
+from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.memory.shared import SharedMemory
-from parallel_ppo.memory.table import Sizes, State, array, f8, i8
+from parallel_ppo.memory.table import Axes, State, array, f8, i8
 from parallel_ppo.settings.schema import EnvSettings, Settings
 
 
@@ -28,7 +28,7 @@ class LevelState(State):
         return settings.env.level_sampler != "uniform"
 
     @classmethod
-    def sizes(cls, settings: Settings, spec: EnvSpec) -> Sizes:
+    def axes(cls, settings: Settings, spec: EnvSpec) -> Axes:
         return {"levels": settings.env.num_levels}
 
 
@@ -39,7 +39,7 @@ class LevelReplay:
         self.env, self.own = env, own
         self.score, self.last_played = own.level_score, own.level_played  # [N]; -1: never
 
-    def learn(self, rollout: Slab) -> None:
+    def learn(self, rollout: RolloutBuffer) -> None:
         """From an iteration, in order of time. `episode_start` has T + 1 rows; `level_seed` is known where an
         episode ends, and in the last row. What an episode did in earlier iterations does not count: the
         policy has changed since. Unfinished episodes come last: a level that many environments play for long
@@ -136,7 +136,7 @@ class LevelsInWorker:
         levels, first = drawn_levels(chances, draws.random(len(start))), self.settings.env.start_level
         cast(LevelEnv, env).set_next_levels({index: first + int(levels[index]) for index in chosen})
 
-    def after_steps(self, env: SliceEnv, rollout: Slab, columns: slice) -> None:
+    def after_steps(self, env: SliceEnv, rollout: RolloutBuffer, columns: slice) -> None:
         """Writes the levels of unfinished episodes into the last row, so that they get a score too."""
         ended, last = rollout.episode_start[-1, columns], rollout.level_seed[-1, columns]
         rollout.level_seed[-1, columns] = np.where(ended, last, cast(LevelEnv, env).playing_levels())

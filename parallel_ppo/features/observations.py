@@ -6,7 +6,7 @@ import numpy as np
 
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.features.moments import EPSILON, Moments, Slices
-from parallel_ppo.memory.arrays import Slab
+from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.memory.shared import SharedMemory
 from parallel_ppo.memory.table import State, array, f4, f8
 from parallel_ppo.settings.schema import Settings
@@ -26,18 +26,18 @@ class Observations:
         own = self.own
         self.moments = Moments(own.observation_count, own.observation_center, own.observation_squares)
 
-    def learn(self, rollout: Slab, cluster: Slices) -> None:
+    def learn(self, rollout: RolloutBuffer, cluster: Slices) -> None:
         """Slice by slice, in order: the same for any number of workers and nodes."""
         if not self.settings.training.normalize_observations:
             return
-        shape, found = self.settings.shape, []
+        sizes, found = self.settings.sizes, []
         observation = self.spec.vectors(rollout.observation[:-1])
         for index in cluster.slices:
-            columns = slice(index * shape.slice_envs, (index + 1) * shape.slice_envs)
+            columns = slice(index * sizes.slice_envs, (index + 1) * sizes.slice_envs)
             moments = Moments.of(observation[:, columns].reshape(-1, observation.shape[-1]))
             found.append(np.stack([moments.mean, moments.squares]))
         for mean, squares in cluster.gather_slices(np.stack(found)):
-            self.moments.add(Moments(float(shape.num_steps * shape.slice_envs), mean, squares))
+            self.moments.add(Moments(float(sizes.num_steps * sizes.slice_envs), mean, squares))
 
     def publish(self) -> None:
         """The mean and scale that the next rollouts are seen with."""

@@ -3,7 +3,7 @@
 import numpy as np
 
 from parallel_ppo.features.moments import EPSILON, Moments
-from parallel_ppo.memory.arrays import Slab
+from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.memory.shared import SharedMemory
 from parallel_ppo.memory.table import State, array, f8
 from parallel_ppo.settings.schema import Settings
@@ -23,7 +23,7 @@ class Rewards:
         moments = Moments(own.reward_count, own.reward_mean, own.reward_squares)
         self.normalizer = RewardNormalizer(gamma, own.reward_running, moments)
 
-    def scaled(self, rollout: Slab) -> np.ndarray:
+    def scaled(self, rollout: RolloutBuffer) -> np.ndarray:
         """[T, E]. Divided by the running deviation of the return where that is wanted, and clipped."""
         training = self.training
         if training.normalize_rewards:

@@ -15,8 +15,8 @@ typedef const float *const *const_pointers;
 
 /* --- flat vectors (flat.c) -------------------------------------------------------------------------------------------------------------- */
 
-/* out = the sum of `lanes` vectors that are `stride` floats apart; returns the sum of its squares. `count` is a multiple of 16. */
-double flat_tree_sum(const float *vectors, size_t stride, int lanes, size_t count, float *out);
+/* out = the sum of `microbatches` vectors that are `stride` floats apart; returns the sum of its squares. `count` is a multiple of 16. */
+double flat_tree_sum(const float *vectors, size_t stride, int microbatches, size_t count, float *out);
 
 /* In place; `count` is a multiple of 16. */
 void flat_adam(float *parameters, const float *gradient, float *first, float *second, size_t count, double scale, double beta1,
@@ -102,7 +102,7 @@ void mlp_act(const mlp *network, const float *x, int samples, float *space, floa
 void mlp_backward(const mlp *network, const float *x, int samples, float *space, const float *by_action, const float *by_value,
                   pointers gradients);
 
-/* --- the gradient of a lane of PPO with MLPs (lane.c, ppo.c) ----------------------------------------------------------------------------- */
+/* --- the gradient of a microbatch of PPO with MLPs (microbatch.c, ppo.c) ----------------------------------------------------------------------------- */
 
 enum { STATISTICS = 11 }; /* fields of `Statistics`; those after the first six belong to others and stay 0 */
 
@@ -124,24 +124,24 @@ typedef struct {
     int64_t normalizes;
     const float *observation_mean, *observation_scale;
     double observation_clip;
-} lane_settings;
+} microbatch_settings;
 
 /* One rollout's columns, [T * E][...]. */
 typedef struct {
     const float *observation, *action, *log_prob, *value, *advantage, *target_return;
-} lane_slab;
+} rollout_columns;
 
-/* Floats of scratch for the largest lane. */
-size_t lane_scratch_floats(const lane_settings *settings, int samples);
+/* Floats of scratch for the largest microbatch. */
+size_t microbatch_scratch_floats(const microbatch_settings *settings, int samples);
 
-/* Overwrites the lane's gradient, a flat vector (what lies between the parameters is left alone), and its statistics. `scalars` are those of
- * `ppo.Scalars`; `rows` are the samples' places in the slab. */
-void lane_gradient(const lane_settings *settings, const lane_slab *slab, const int64_t *rows, int samples, const double *scalars,
+/* Overwrites the microbatch's gradient, a flat vector (what lies between the parameters is left alone), and its statistics. `scalars` are those of
+ * `ppo.Scalars`; `rows` are the samples' places in the rollout. */
+void microbatch_gradient(const microbatch_settings *settings, const rollout_columns *rollout, const int64_t *rows, int samples, const double *scalars,
                    float *gradient, double *statistics);
 
 /* --- all optimizer steps of an update (steps.c) ------------------------------------------------------------------------------------------ */
 
-enum { LANES, SUM, EXCHANGE, OPTIMIZER, COPY, STAGES };
+enum { MICROBATCHES, SUM, EXCHANGE, OPTIMIZER, COPY, STAGES };
 enum { GO, STOPPED, NOT_FINITE }; /* verdicts on a step */
 enum { NORM = STATISTICS, PREDICTOR_NORM, RATE, VERDICT, RESULTS }; /* what follows the sums in a row of results */
 enum { TIMES = 3 };
@@ -149,24 +149,24 @@ enum { ITEM_BITS = 24, NOTHING = -1, OVER = -2, AGAIN = -3, EXCHANGE_OPENED = -4
 
 typedef uint64_t word; /* of an item: round << 24 | holder << 1 | done */
 
-/* One process's view; everything it points to but `lane`, `slab` and `lane_sizes` is shared. */
+/* One process's view; everything it points to but `microbatch`, `rollout` and `microbatch_sizes` is shared. */
 typedef struct {
     word *header; /* the number of the present round, which only grows, from update to update */
     uint32_t *futex;
     word *claims;                     /* [items] */
-    const float *lane_gradients;      /* [lanes][parameters] */
-    double *lane_statistics;          /* [lanes][STATISTICS] */
+    const float *microbatch_gradients;      /* [microbatches][parameters] */
+    double *microbatch_statistics;          /* [microbatches][STATISTICS] */
     float *gradient;                  /* [parameters] */
     double *squares;                  /* [blocks] */
     float *now[3], *next[3];          /* parameters, first and second moment; and their scratch */
     const double *scalars, *rates;    /* [steps][num_scalars]; [steps][2] of Adam: what divides the rate, and what multiplies the root */
     double *results;                  /* [steps][RESULTS] */
-    double *times;                    /* [steps][lanes + 3 ranges][TIMES]: began, ended, holder */
-    const int64_t *rows;              /* [epochs][slices][samples]: rows of the slab in the order of use */
-    const lane_settings *lane;        /* only if C performs LANES */
-    const lane_slab *slab;
-    const int64_t *lane_sizes;        /* [lanes of a slice] */
-    int64_t parameters, policy_blocks, num_scalars, steps, first_lane, lanes, all_lanes, ranges, lanes_of_slice, slices, samples, minibatches, slice_samples;
+    double *times;                    /* [steps][microbatches + 3 ranges][TIMES]: began, ended, holder */
+    const int64_t *rows;              /* [epochs][slices][samples]: rows of the rollout in the order of use */
+    const microbatch_settings *microbatch;        /* only if C performs MICROBATCHES */
+    const rollout_columns *rollout;
+    const int64_t *microbatch_sizes;        /* [microbatches of a slice] */
+    int64_t parameters, policy_blocks, num_scalars, steps, first_microbatch, microbatches, all_microbatches, ranges, microbatches_of_slice, slices, samples, minibatches, slice_samples;
     double max_norm, target_kl, batch_size, beta1, beta2, epsilon;
     double learning_rate, adaptive_kl, adaptive_factor, adaptive_min, adaptive_max; /* at the start of the update; of the rule in rate_of */
     int64_t adapts, has_target;

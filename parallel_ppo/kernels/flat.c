@@ -1,4 +1,4 @@
-/* Flat vectors: the sum of the lanes' gradients, Adam, and images element by element. One pass over memory each. */
+/* Flat vectors: the sum of the microbatches' gradients, Adam, and images element by element. One pass over memory each. */
 #include "flat.h"
 #include "vector.h"
 
@@ -8,18 +8,18 @@ INLINE void add_to(float *sum, const float *a, size_t size) {
     for (size_t i = 0; i < size; i += VL) v_store(sum + i, v_add(v_load(sum + i), v_load(a + i)));
 }
 
-/* out = the sum of `lanes` vectors that are `stride` floats apart, in the order of `ppo.tree_sum`: adjacent pairs, level by level, an odd last
+/* out = the sum of `microbatches` vectors that are `stride` floats apart, in the order of `ppo.tree_sum`: adjacent pairs, level by level, an odd last
  * one passes up. Returns the sum of its squares; `count` is a multiple of 16. */
-double flat_tree_sum(const float *vectors, size_t stride, int lanes, size_t count, float *out) {
-    float waiting[DEPTH][CHUNK] __attribute__((aligned(64))); /* sums of 2^k lanes that have no partner yet, the largest first */
+double flat_tree_sum(const float *vectors, size_t stride, int microbatches, size_t count, float *out) {
+    float waiting[DEPTH][CHUNK] __attribute__((aligned(64))); /* sums of 2^k microbatches that have no partner yet, the largest first */
     double squares[16] = {0}, total = 0;
     for (size_t at = 0; at < count; at += CHUNK) {
         const size_t size = count - at < CHUNK ? count - at : CHUNK;
         int depth = 0;
-        for (int lane = 0; lane < lanes; lane++) {
-            const float *in = vectors + lane * stride + at;
-            /* As many sums wait for this lane as there are ones at the end of its number; for the last lane, all of them. */
-            const int partners = lane + 1 == lanes ? depth : __builtin_ctz(~(unsigned)lane);
+        for (int microbatch = 0; microbatch < microbatches; microbatch++) {
+            const float *in = vectors + microbatch * stride + at;
+            /* As many sums wait for this microbatch as there are ones at the end of its number; for the last microbatch, all of them. */
+            const int partners = microbatch + 1 == microbatches ? depth : __builtin_ctz(~(unsigned)microbatch);
             if (partners == 0) memcpy(waiting[depth++], in, size * sizeof(float));
             else add_to(waiting[depth - 1], in, size);
             for (int merged = 1; merged < partners; merged++, depth--) add_to(waiting[depth - 2], waiting[depth - 1], size);

@@ -51,7 +51,7 @@ typedef struct {
 } head;
 
 /* One choice; the outputs start at `first` of K. */
-static void categorical(const lane_settings *s, int component, int first, int samples, const float *outputs, const float *action, float *scratch,
+static void categorical(const microbatch_settings *s, int component, int first, int samples, const float *outputs, const float *action, float *scratch,
                         head found) {
     const int all = s->network->outputs, size = s->network->choices[component];
     float *shifted = scratch, *probability = shifted + (size_t)samples * size, *total = probability + (size_t)samples * size, *log_total = total + samples;
@@ -79,7 +79,7 @@ static void categorical(const lane_settings *s, int component, int first, int sa
 }
 
 /* `deviation` and `inverse` are scratch, [K]; the first is exp(log_std) afterwards. */
-static void gaussian(const lane_settings *s, int samples, const float *outputs, const float *action, float *deviation, float *inverse, float *terms,
+static void gaussian(const microbatch_settings *s, int samples, const float *outputs, const float *action, float *deviation, float *inverse, float *terms,
                      head found) {
     const int size = s->network->outputs;
     for (int k = 0; k < size; k++) deviation[k] = s->network->log_std[k], inverse[k] = -s->network->log_std[k], terms[k] = s->network->log_std[k] + ENTROPY_OF_ONE;
@@ -102,12 +102,12 @@ static void gaussian(const lane_settings *s, int samples, const float *outputs, 
 
 enum { COLUMNS = 8 }; /* of scratch, [B] each */
 
-size_t ppo_scratch_floats(const lane_settings *s, int samples) {
+size_t ppo_scratch_floats(const microbatch_settings *s, int samples) {
     return (size_t)samples * (COLUMNS + 4 * s->network->outputs) + 3 * s->network->outputs;
 }
 
 /* `ppo._value_gradient`: half the (clipped) squared error. */
-static double value_gradient(const lane_settings *s, double clip_range, int samples, const float *value, ppo_batch batch, float *squares, float *slope) {
+static double value_gradient(const microbatch_settings *s, double clip_range, int samples, const float *value, ppo_batch batch, float *squares, float *slope) {
     const float most = (float)clip_range, least = (float)-clip_range;
     for (int b = 0; b < samples; b++) {
         const float error = value[b] - batch.target_return[b];
@@ -125,7 +125,7 @@ static double value_gradient(const lane_settings *s, double clip_range, int samp
     return 0.5 * (double)sum(&s->add, squares, samples);
 }
 
-void ppo_loss_gradient(const lane_settings *s, ppo_scalars scalars, int samples, const float *outputs, const float *value, ppo_batch batch,
+void ppo_loss_gradient(const microbatch_settings *s, ppo_scalars scalars, int samples, const float *outputs, const float *value, ppo_batch batch,
                        float *scratch, float *by_output, float *by_log_std, float *by_value, double *statistics) {
     const int size = s->network->outputs;
     float *ratio = scratch, *log_ratio = ratio + samples, *surrogate = log_ratio + samples, *by_log_prob = surrogate + samples;

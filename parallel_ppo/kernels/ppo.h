@@ -15,10 +15,10 @@ typedef struct {
 } ppo_batch;
 
 /* Floats of scratch for this many samples. */
-size_t ppo_scratch_floats(const lane_settings *settings, int samples);
+size_t ppo_scratch_floats(const microbatch_settings *settings, int samples);
 
 /* outputs [B][K], value [B] -> their derivatives, that of log_std [K], and the sums. */
-void ppo_loss_gradient(const lane_settings *settings, ppo_scalars scalars, int samples, const float *outputs, const float *value,
+void ppo_loss_gradient(const microbatch_settings *settings, ppo_scalars scalars, int samples, const float *outputs, const float *value,
                        ppo_batch batch, float *scratch, float *by_output, float *by_log_std, float *by_value, double *statistics);
 
 #endif

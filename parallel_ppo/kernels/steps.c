@@ -1,6 +1,6 @@
 /* All optimizer steps of an update, taken by workers that no process leads.
  *
- * A step has four stages, each a round of items that are claimed (`claims.h`): the gradients of the lanes; their sum, by ranges of parameters; the
+ * A step has four stages, each a round of items that are claimed (`claims.h`): the gradients of the microbatches; their sum, by ranges of parameters; the
  * optimizer, by the same ranges, into scratch; the scratch copied back. On several nodes the coordinator exchanges sums between the second and the
  * third. The process that finds all items of a stage done opens the next stage. An item writes nothing that another item of its stage reads, and
  * nothing that it would read itself if it were done again. So another process can redo what a dead one left half-done, and no step is taken twice.
@@ -26,26 +26,26 @@ static double seconds(void) {
 static word end_of(const steps *s) { return s->first + (word)(STAGES * s->steps); }
 static int stage_of(const steps *s, word round) { return (int)((round - s->first) % STAGES); }
 static int64_t step_of(const steps *s, word round) { return (int64_t)((round - s->first) / STAGES); }
-static int items_of(const steps *s, word round) { return (int)(stage_of(s, round) == LANES ? s->lanes : s->ranges); }
+static int items_of(const steps *s, word round) { return (int)(stage_of(s, round) == MICROBATCHES ? s->microbatches : s->ranges); }
 static double *result_of(const steps *s, int64_t step) { return s->results + step * RESULTS; }
 
 static double *time_of(const steps *s, word round, int item) {
     const int stage = stage_of(s, round);
-    const int64_t before[STAGES] = {0, s->lanes, 0, s->lanes + s->ranges, s->lanes + 2 * s->ranges}, place = before[stage] + item;
-    return s->times + (step_of(s, round) * (s->lanes + 3 * s->ranges) + place) * TIMES;
+    const int64_t before[STAGES] = {0, s->microbatches, 0, s->microbatches + s->ranges, s->microbatches + 2 * s->ranges}, place = before[stage] + item;
+    return s->times + (step_of(s, round) * (s->microbatches + 3 * s->ranges) + place) * TIMES;
 }
 
 /* --- the stages ------------------------------------------------------------------------------------------------------------------------- */
 
-static void lane_stage(steps *s, int64_t step, int item) {
-    const int64_t lane = s->first_lane + item;
-    const int64_t epoch = step / s->minibatches, minibatch = step % s->minibatches, slice = lane / s->lanes_of_slice, number = lane % s->lanes_of_slice;
+static void microbatch_stage(steps *s, int64_t step, int item) {
+    const int64_t microbatch = s->first_microbatch + item;
+    const int64_t epoch = step / s->minibatches, minibatch = step % s->minibatches, slice = microbatch / s->microbatches_of_slice, number = microbatch % s->microbatches_of_slice;
     int64_t at = (epoch * s->slices + slice) * s->samples + minibatch * s->slice_samples;
-    for (int64_t before = 0; before < number; before++) at += s->lane_sizes[before];
-    if (s->packed_step != step) mlp_pack(s->lane->network);
+    for (int64_t before = 0; before < number; before++) at += s->microbatch_sizes[before];
+    if (s->packed_step != step) mlp_pack(s->microbatch->network);
     s->packed_step = step;
-    lane_gradient(s->lane, s->slab, s->rows + at, (int)s->lane_sizes[number], s->scalars + step * s->num_scalars,
-                  (float *)s->lane_gradients + lane * s->parameters, s->lane_statistics + lane * STATISTICS);
+    microbatch_gradient(s->microbatch, s->rollout, s->rows + at, (int)s->microbatch_sizes[number], s->scalars + step * s->num_scalars,
+                  (float *)s->microbatch_gradients + microbatch * s->parameters, s->microbatch_statistics + microbatch * STATISTICS);
 }
 
 static int64_t blocks_of(const steps *s) { return (s->parameters + BLOCK - 1) / BLOCK; }
@@ -59,17 +59,17 @@ static int64_t begin_of(const steps *s, int range) {
 static void sum_stage(const steps *s, int range) {
     for (int64_t at = begin_of(s, range); at < begin_of(s, range + 1); at += BLOCK) {
         const int64_t count = s->parameters - at < BLOCK ? s->parameters - at : BLOCK;
-        s->squares[at / BLOCK] = flat_tree_sum(s->lane_gradients + s->first_lane * s->parameters + at, s->parameters, (int)s->lanes, count, s->gradient + at);
+        s->squares[at / BLOCK] = flat_tree_sum(s->microbatch_gradients + s->first_microbatch * s->parameters + at, s->parameters, (int)s->microbatches, count, s->gradient + at);
     }
 }
 
-/* As `minibatches.tree_sum` of the lanes' statistics. */
+/* As `minibatches.tree_sum` of the microbatches' statistics. */
 static void sum_statistics(const steps *s, double *sums) {
     double waiting[DEPTH][STATISTICS];
     int depth = 0;
-    for (int64_t lane = 0; lane < s->all_lanes; lane++) {
-        memcpy(waiting[depth++], s->lane_statistics + lane * STATISTICS, sizeof(waiting[0]));
-        const int partners = lane + 1 == s->all_lanes ? depth - 1 : __builtin_ctz(~(unsigned)lane);
+    for (int64_t microbatch = 0; microbatch < s->all_microbatches; microbatch++) {
+        memcpy(waiting[depth++], s->microbatch_statistics + microbatch * STATISTICS, sizeof(waiting[0]));
+        const int partners = microbatch + 1 == s->all_microbatches ? depth - 1 : __builtin_ctz(~(unsigned)microbatch);
         for (int merged = 0; merged < partners; merged++, depth--)
             for (int k = 0; k < STATISTICS; k++) waiting[depth - 2][k] += waiting[depth - 1][k];
     }
@@ -124,7 +124,7 @@ static void copy_stage(const steps *s, int range) {
 void steps_perform(steps *s, int item) {
     const int64_t step = step_of(s, s->round);
     switch (stage_of(s, s->round)) {
-        case LANES: lane_stage(s, step, item); break;
+        case MICROBATCHES: microbatch_stage(s, step, item); break;
         case SUM: sum_stage(s, item); break;
         case OPTIMIZER: optimizer_stage(s, step, item); break;
         default: copy_stage(s, item);
@@ -153,8 +153,8 @@ void steps_finish(steps *s, int item) {
     if (all_done(s->claims, s->round, items_of(s, s->round))) advance(s, s->round);
 }
 
-/* A wake-up takes longer than a small lane. So a process waits awake at first: longer if that was worth it, shorter if it was not, down to next
- * to nothing where lanes are long or other processes need the core. */
+/* A wake-up takes longer than a small microbatch. So a process waits awake at first: longer if that was worth it, shorter if it was not, down to next
+ * to nothing where microbatches are long or other processes need the core. */
 static void wait_for(steps *s, uint32_t seen, int milliseconds) {
     const double until = seconds() + s->spin_seconds;
     do {

@@ -5,8 +5,8 @@ import functools
 
 from parallel_ppo.kernels.api import available, constant, load_library, structure
 
-LANES, SUM, EXCHANGE, OPTIMIZER, COPY, NUM_STAGES = (
-    constant(name) for name in ("LANES", "SUM", "EXCHANGE", "OPTIMIZER", "COPY", "STAGES")
+MICROBATCHES, SUM, EXCHANGE, OPTIMIZER, COPY, NUM_STAGES = (
+    constant(name) for name in ("MICROBATCHES", "SUM", "EXCHANGE", "OPTIMIZER", "COPY", "STAGES")
 )
 GO, STOPPED, NOT_FINITE = (constant(name) for name in ("GO", "STOPPED", "NOT_FINITE"))  # verdicts on a step
 NOTHING, OVER, AGAIN, EXCHANGE_OPENED = (  # instead of an item

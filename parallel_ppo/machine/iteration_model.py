@@ -1,6 +1,6 @@
 """One model of an iteration for all advice on workers: how long would it take with another number?
 
-Collection comes in slices and the update in lanes. A piece is done by one worker, so the worker with the most
+Collection comes in slices and the update in microbatches. A piece is done by one worker, so the worker with the most
 pieces sets the time of a part; and work that computes goes no faster than the cores, however many workers
 share them. What the coordinator does alone and what nodes exchange does not divide at all. Pure arithmetic on
 seconds: it reads no file, starts no process and knows no settings.
@@ -22,9 +22,9 @@ class Pieces(NamedTuple):
     """What the work of an iteration is cut into."""
 
     slices: int
-    lanes: int  # of one minibatch
+    microbatches: int  # of one minibatch
     updates: int  # optimizer steps
-    is_asked: bool = True  # for each lane; otherwise workers take the steps by themselves
+    is_asked: bool = True  # for each microbatch; otherwise workers take the steps by themselves
 
 
 class Iteration(NamedTuple):
@@ -59,7 +59,7 @@ class Iteration(NamedTuple):
     def _talk(self) -> float:
         """What it costs that tasks are given to other processes."""
         pieces = self.pieces
-        step = MESSAGE * (pieces.lanes + 1) if pieces.is_asked else HAND_OVER
+        step = MESSAGE * (pieces.microbatches + 1) if pieces.is_asked else HAND_OVER
         return MESSAGE * pieces.slices + pieces.updates * step
 
     def gain(self, workers: int) -> float:
@@ -74,7 +74,7 @@ class Iteration(NamedTuple):
         return busiest(self.pieces.slices, workers, self.cores, self.needs_core if self.waits else 1.0)
 
     def _learning(self, workers: int) -> float:
-        return busiest(self.pieces.lanes, workers, self.cores)
+        return busiest(self.pieces.microbatches, workers, self.cores)
 
     @property
     def waits(self) -> bool:
@@ -173,7 +173,7 @@ def _remedy(iteration: Iteration, is_collect: bool, command: str) -> str:
         return f"{command.format(best)} should make an iteration {1 - 1 / gain:.0%} shorter"
     if not workers and iteration.cores > 1:
         return "worker processes would cost more in messages than they bring"
-    pieces = iteration.pieces.slices if is_collect else iteration.pieces.lanes
+    pieces = iteration.pieces.slices if is_collect else iteration.pieces.microbatches
     if pieces <= max(1, workers) or (is_collect and iteration.waits):
         key = "env.slice_envs" if is_collect else "training.lane_samples"
         more = "more workers" if workers else "workers"

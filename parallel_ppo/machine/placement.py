@@ -52,7 +52,7 @@ def plan_placement(
     """One single-threaded worker per physical core, as far as the cgroup's CPU time reaches.
 
     `num_workers` None chooses the number; `max_useful` bounds that choice by the work there is (the larger of
-    slices and lanes), but not a number that was asked for.
+    slices and microbatches), but not a number that was asked for.
     """
     listed = None if isinstance(pinning, str) else _listed_cores(machine, pinning)
     if listed is None and pinning not in ("auto", "none"):
@@ -183,7 +183,7 @@ def set_thread_variables() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Lets the C library reuse what torch frees: from the system, every lane's pages would be zeroed anew."""
+    """Lets the C library reuse what torch frees: from the system, every microbatch's pages would be zeroed anew."""
     library = ctypes.CDLL(None)
     if hasattr(library, "mallopt"):
         for parameter in (M_MMAP_THRESHOLD, M_TRIM_THRESHOLD):

@@ -13,7 +13,7 @@ BLOCK = 16384  # parameters per block of the reduction; the gradient norm is sum
 MAX_SCALARS = 32  # of an algorithm, for a minibatch
 
 
-class Slab(Rollout):
+class RolloutBuffer(Rollout):
     """One rollout. On its instances are also the rollout arrays of the features of a run: see `of`."""
 
     observation = array("T+1 E observation", "observations", written="collect", sampled=True, by_node=True)
@@ -71,9 +71,9 @@ class Progress(Scratch):
 
 
 class Gradients(Scratch):
-    lane_gradient = array("lanes policy", f4, written="gradient", by_node=True)
-    predictor_gradient = array("teaching predictors", f4, written="gradient", by_node=True)
-    lane_statistics = array("lanes statistics", f8, written="gradient")
+    microbatch_gradient = array("microbatches policy", f4, written="gradient", by_node=True)
+    predictor_gradient = array("predictor_microbatches predictors", f4, written="gradient", by_node=True)
+    microbatch_statistics = array("microbatches statistics", f8, written="gradient")
     gradient = array("P", f4, written="reduce")
     gradient_squares = array("blocks", f8, written="reduce")
 

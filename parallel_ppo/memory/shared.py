@@ -22,7 +22,7 @@ from parallel_ppo.memory.arrays import (
     Learner,
     OptimizerSteps,
     Progress,
-    Slab,
+    RolloutBuffer,
 )
 from parallel_ppo.memory.table import Array, Rollout, Start, State
 from parallel_ppo.settings.schema import Settings
@@ -30,7 +30,7 @@ from parallel_ppo.settings.schema import Settings
 PAGE = 4096
 POISON = 0xA5
 LONGEST_STATE = 65536  # bytes of an environment's state that an estimate assumes at most
-CORE = Slab, EnvironmentStart, Learner, Progress, Gradients, OptimizerSteps
+CORE = RolloutBuffer, EnvironmentStart, Learner, Progress, Gradients, OptimizerSteps
 
 
 def _places(settings: Settings) -> tuple[str, ...]:
@@ -80,7 +80,7 @@ def saved_bytes(arrays: Sequence[Array]) -> int:
     return found
 
 
-class SharedMemory(Slab, EnvironmentStart, Learner, Progress, Gradients, OptimizerSteps):
+class SharedMemory(RolloutBuffer, EnvironmentStart, Learner, Progress, Gradients, OptimizerSteps):
     """All arrays of a run as attributes: NumPy views, and the same as torch tensors in `tensor`. Is its own
     first rollout.
     """
@@ -97,11 +97,11 @@ class SharedMemory(Slab, EnvironmentStart, Learner, Progress, Gradients, Optimiz
             for place, (_, size) in layouts.items()
         )
         self.maps = []
-        self.shape = settings.shape
+        self.sizes = settings.sizes
         self.table = {one.name: one for one in arrays}
-        self.slabs = [self, *(Slab() for _ in range(settings.shape.lag))]
-        for slab in self.slabs:
-            slab.rollout_arrays = [one for one in arrays if one.kind is Rollout]
+        self.rollouts = [self, *(RolloutBuffer() for _ in range(settings.sizes.lag))]
+        for rollout in self.rollouts:
+            rollout.rollout_arrays = [one for one in arrays if one.kind is Rollout]
         for descriptor, place in zip(self.descriptors, places, strict=True):
             offsets, size = layouts[place]
             view = _mapped(descriptor, size, created)
@@ -110,21 +110,23 @@ class SharedMemory(Slab, EnvironmentStart, Learner, Progress, Gradients, Optimiz
                 if one.place == place:
                     count = int(np.prod(one.shape, dtype=np.int64))
                     whole = np.frombuffer(view, one.dtype, count, offsets[one.name]).reshape(one.shape)
-                    for slab, own in zip(self.slabs, whole if one.kind is Rollout else [whole], strict=False):
-                        setattr(slab, one.name, own)
+                    for rollout, own in zip(
+                        self.rollouts, whole if one.kind is Rollout else [whole], strict=False
+                    ):
+                        setattr(rollout, one.name, own)
                     if created and one.initial:
                         whole.fill(one.initial)
 
     def tensor(self, name: str) -> torch.Tensor:
         return torch.from_numpy(getattr(self, name))
 
-    def slab(self, iteration: int) -> Slab:
-        return self.slabs[iteration % len(self.slabs)]
+    def rollout(self, iteration: int) -> RolloutBuffer:
+        return self.rollouts[iteration % len(self.rollouts)]
 
     def share_collected(self, slices: range) -> float:
         """The share of the present collect that is done."""
         done = int(self.steps_done[slices.start : slices.stop].sum())
-        return done / (self.shape.num_steps * max(1, len(slices)))
+        return done / (self.sizes.num_steps * max(1, len(slices)))
 
     def slot(self, iteration: int) -> int:
         return iteration % len(self.state_stamp)
@@ -139,9 +141,9 @@ class SharedMemory(Slab, EnvironmentStart, Learner, Progress, Gradients, Optimiz
 
     def acting(self, name: str, slice_index: int, iteration: int) -> np.ndarray:
         """A versioned array as it is where the slice collects this iteration."""
-        if not self.shape.num_versions:
+        if not self.sizes.num_versions:
             return getattr(self, name)
-        row = self.shape.version_row(slice_index, iteration)
+        row = self.sizes.version_row(slice_index, iteration)
         return getattr(self, self.table[name].versioned)[row, ...]  # an array even where it has no axes
 
     # --- saving ---------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.settings.schema import Settings
 
 Size = int | tuple[int, ...]
-Sizes = Mapping[str, Any]  # what the words of `dims` stand for; flags; dtypes that the environment decides
+Axes = Mapping[str, Any]  # what the words of `dims` stand for; flags; dtypes that the environment decides
 
 f4, f8, u1, i8 = "float32", "float64", "uint8", "int64"
 
@@ -66,7 +66,7 @@ class Table:
         return True
 
     @classmethod
-    def sizes(cls, settings: Settings, spec: EnvSpec) -> Sizes:
+    def axes(cls, settings: Settings, spec: EnvSpec) -> Axes:
         """Those that only this table knows."""
         return {}
 
@@ -87,30 +87,30 @@ class Scratch(Table):
     """Never saved."""
 
 
-def resolve(tables: Sequence[type[Table]], settings: Settings, spec: EnvSpec, sizes: Sizes) -> list[Array]:
+def resolve(tables: Sequence[type[Table]], settings: Settings, spec: EnvSpec, axes: Axes) -> list[Array]:
     """Every array of a run with its shape and place."""
-    shape, found = settings.shape, list[Array]()
+    sizes, found = settings.sizes, list[Array]()
     needed = [table for table in tables if table.is_needed(settings)]
     for table in needed:
-        sizes = {**sizes, **table.sizes(settings, spec)}
-    leading = {Rollout: (shape.num_slabs,), Start: (shape.num_slots,), State: (), Scratch: ()}
+        axes = {**axes, **table.axes(settings, spec)}
+    leading = {Rollout: (sizes.num_rollouts,), Start: (sizes.num_slots,), State: (), Scratch: ()}
     for table in needed:
         kind = next(base for base in leading if issubclass(table, base))
         for name, declared in declarations(table):
-            own = _dims(declared, sizes)
+            own = _dims(declared, axes)
             is_sparse = declared.sparse or (declared.by_node and settings.cluster.nnodes > 1)
             in_file = kind is Rollout and settings.hardware.buffers == "file"
             gathered, sampled = declared.gathered, declared.sampled
             one = replace(
                 declared, name=name, kind=kind, shape=(*leading[kind], *own),
-                dtype=str(sizes.get(declared.dtype, declared.dtype)),
+                dtype=str(axes.get(declared.dtype, declared.dtype)),
                 sampled=sampled and 0 not in own,
-                gathered=bool(sizes[gathered] if isinstance(gathered, str) else gathered) and 0 not in own,
+                gathered=bool(axes[gathered] if isinstance(gathered, str) else gathered) and 0 not in own,
                 place="file" if in_file else "sparse" if is_sparse else "dense",
             )  # fmt: skip
             found.append(one)
-            if declared.versioned and shape.num_versions:
-                copies = shape.num_versions, *own
+            if declared.versioned and sizes.num_versions:
+                copies = sizes.num_versions, *own
                 found.append(
                     replace(
                         one, name=declared.versioned, shape=copies, saved=declared.versioned, versioned=""
@@ -127,13 +127,13 @@ def declarations(table: type[Table]) -> Iterator[tuple[str, Array]]:
             yield name, value
 
 
-def _dims(declared: Array, sizes: Sizes) -> tuple[int, ...]:
+def _dims(declared: Array, axes: Axes) -> tuple[int, ...]:
     found: tuple[int, ...] = ()
     for word in declared.dims.split():
         name, _, more = word.partition("+")
-        size = int(name) if name.isdigit() else sizes[name]
+        size = int(name) if name.isdigit() else axes[name]
         found += size if isinstance(size, tuple) else (size + int(more or 0),)
-    return tuple(0 for _ in found) if declared.when and not sizes[declared.when] else found
+    return tuple(0 for _ in found) if declared.when and not axes[declared.when] else found
 
 
 def private(table: Any, **sizes: Any) -> Any:

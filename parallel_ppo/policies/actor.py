@@ -1,6 +1,6 @@
 """A policy that acts: its network, what its observations are normalised with, and how an action is chosen.
 
-The same for workers, evaluation, filming and whoever loads a policy. B rows of the slab.
+The same for workers, evaluation, filming and whoever loads a policy. B rows of the rollout.
 """
 
 from typing import Any

@@ -15,7 +15,7 @@ from parallel_ppo.policies.policy import Policy
 
 
 class NativeViews:
-    """Where the gradients of a lane go."""
+    """Where the gradients of a microbatch go."""
 
     def __init__(self, policy: Policy, flat: Tensor) -> None:
         self.heads = HeadLayers(policy, flat)
@@ -49,7 +49,7 @@ class NativeCnn:
         self.step = None
 
     def begin_step(self, step: tuple[int, ...]) -> None:
-        """Weights are laid out once for all lanes of a step."""
+        """Weights are laid out once for all microbatches of a step."""
         if step != self.step:
             self.native.load(self.trunk, training=True)
             self.step = step

@@ -24,7 +24,7 @@ from parallel_ppo.policies.policy import Policy
 
 
 class MlpViews(NamedTuple):
-    """Where the gradients of a lane go."""
+    """Where the gradients of a microbatch go."""
 
     tensors: list[Tensor]  # in the order of the kernels
     pointers: Any
@@ -81,7 +81,7 @@ class NativeMlp:
         self.step = None
 
     def begin_step(self, step: tuple[int, ...]) -> None:
-        """Weights are laid out once for all lanes of a step."""
+        """Weights are laid out once for all microbatches of a step."""
         if step != self.step:
             self.library.mlp_pack(self.address)
             self.step = step

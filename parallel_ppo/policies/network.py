@@ -36,7 +36,7 @@ class Acted(NamedTuple):
 
 
 class Network(Protocol):
-    """`observation` is what `Actor.prepare` makes of rows of the slab."""
+    """`observation` is what `Actor.prepare` makes of rows of the rollout."""
 
     takes_loss_gradient: bool  # the derivative that an algorithm writes out, not that of its `loss`
 
@@ -44,7 +44,7 @@ class Network(Protocol):
         """The parameters may have changed: to be called before `act` and `infer`."""
 
     def begin_step(self, step: tuple[int, ...]) -> None:
-        """The parameters of this optimizer step, for `forward` and `backward`; called once for each lane."""
+        """The parameters of this optimizer step, for `forward` and `backward`; called once for each microbatch."""
 
     def act(self, observation: Any, noise: np.ndarray) -> Acted: ...
 

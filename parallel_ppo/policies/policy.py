@@ -73,7 +73,7 @@ def _trunk(kind: NetworkKind, settings: Settings, spec: EnvSpec) -> Any:
 
 
 class Preparation:
-    """Rows of the slab -> what a network reads: images in channels-last float, vectors normalised, or a
+    """Rows of the rollout -> what a network reads: images in channels-last float, vectors normalised, or a
     list of both.
     """
 

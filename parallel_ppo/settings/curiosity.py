@@ -40,13 +40,13 @@ def cannot_be_whitened(env: str, how: str, num_steps: int) -> str:
     )
 
 
-def taught_samples(lane_sizes: Sequence[int], share: float) -> tuple[int, ...]:
-    """How many samples of each of a slice's lanes train the predictors: the first ones. A slice's samples
-    are in random order, keyed by epoch and slice, so the first are as good a draw as any; and whole lanes
+def predictor_samples(microbatch_sizes: Sequence[int], share: float) -> tuple[int, ...]:
+    """How many samples of each of a slice's microbatches train the predictors: the first ones. A slice's samples
+    are in random order, keyed by epoch and slice, so the first are as good a draw as any; and whole microbatches
     cost less than a part of every one.
     """
-    left, found = max(1, math.floor(share * sum(lane_sizes) + 0.5)), list[int]()
-    for size in lane_sizes:
+    left, found = max(1, math.floor(share * sum(microbatch_sizes) + 0.5)), list[int]()
+    for size in microbatch_sizes:
         found.append(min(size, left))
         left -= found[-1]
     return tuple(found)

@@ -31,8 +31,8 @@ def learning_values(config: Mapping[str, Any]) -> dict[str, Any]:
 def learning_settings(settings: Settings) -> dict[str, Any]:
     """By dotted key; derived sizes replace their automatic values."""
     return learning_values(settings.model_dump()) | {
-        "env.slice_envs": settings.shape.slice_envs,
-        "training.lane_samples": max(settings.shape.lane_sizes),
+        "env.slice_envs": settings.sizes.slice_envs,
+        "training.lane_samples": max(settings.sizes.microbatch_sizes),
     }
 
 

@@ -14,7 +14,9 @@ class NetworkKind(NamedTuple):
     separate_value_trunk: bool = False
     smallest_image: int = 1  # pixels; below it the last layer has nothing to read
     has_width: bool = False  # `training.width` scales its channels
-    default_lane: int | None = 64  # samples of a lane; None: all of a slice's samples in a minibatch
+    default_microbatch: int | None = (
+        64  # samples of a microbatch; None: all of a slice's samples in a minibatch
+    )
     default_slice: int = 8  # environments at most; fewer where a forward pass costs little beside their steps
 
 
@@ -24,7 +26,12 @@ NETWORKS = {
     "nature": NetworkKind("parallel_ppo.policies.nature:Nature", "images", "orthogonal", smallest_image=36),
     "small_image": NetworkKind("parallel_ppo.policies.small_image:SmallImage", "images", "orthogonal"),
     "mlp": NetworkKind(
-        "parallel_ppo.policies.mlp:Mlp", "vectors", "orthogonal", True, default_lane=None, default_slice=4
+        "parallel_ppo.policies.mlp:Mlp",
+        "vectors",
+        "orthogonal",
+        True,
+        default_microbatch=None,
+        default_slice=4,
     ),
 }
 LARGEST_SMALL_IMAGE = 32  # pixels a side

@@ -9,7 +9,7 @@ from parallel_ppo.settings.curiosity import ALGORITHMS as CURIOUS_ALGORITHMS
 from parallel_ppo.settings.env_families import check_options, family_of
 from parallel_ppo.settings.procgen import SAMPLER_OPTIONS
 from parallel_ppo.settings.schema import (
-    MAX_LANES,
+    MAX_MICROBATCHES,
     EnvSettings,
     Settings,
     TrainingSettings,
@@ -71,7 +71,7 @@ def _check_algorithm(settings: Settings) -> None:
             " environments evenly, and each needs one; nearest that can:"
             f" {_nearest_divisor(settings.env.num_envs, training.num_actors)}"
         )
-    if training.num_actors is not None and settings.env.slice_envs not in (None, settings.shape.slice_envs):
+    if training.num_actors is not None and settings.env.slice_envs not in (None, settings.sizes.slice_envs):
         raise InputError("env.slice_envs: an actor of a3c is a slice; set training.num_actors alone")
     coefficient = TrainingSettings.model_fields["augmentation_coef"].default
     if training.augmentation == "none" and training.augmentation_coef != coefficient:
@@ -136,12 +136,12 @@ def _check_plain(settings: Settings) -> None:
 
 def _check_batch(settings: Settings) -> None:
     training, env = settings.training, settings.env
-    total, slices = env.num_envs * training.n_steps, settings.shape.num_slices
+    total, slices = env.num_envs * training.n_steps, settings.sizes.num_slices
     if total % training.batch_size == 0 and training.batch_size % slices == 0:
-        if training.lane_samples and settings.shape.slice_samples > MAX_LANES * training.lane_samples:
+        if training.lane_samples and settings.sizes.slice_samples > MAX_MICROBATCHES * training.lane_samples:
             raise InputError(
                 f"training.lane_samples: {training.lane_samples} cuts a slice's"
-                f" {settings.shape.slice_samples} samples of a minibatch into more than {MAX_LANES} lanes;"
+                f" {settings.sizes.slice_samples} samples of a minibatch into more than {MAX_MICROBATCHES} microbatches;"
                 " use more"
             )
         return
@@ -155,7 +155,7 @@ def _check_batch(settings: Settings) -> None:
         )
     else:
         problem = (
-            f"{training.batch_size} cannot be shared evenly by {slices} slices of {settings.shape.slice_envs}"
+            f"{training.batch_size} cannot be shared evenly by {slices} slices of {settings.sizes.slice_envs}"
             " environments"
         )
     raise InputError(f"training.batch_size: {problem}; nearest that works: {best}")

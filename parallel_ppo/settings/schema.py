@@ -15,7 +15,7 @@ from pydantic.fields import FieldInfo
 from parallel_ppo.arguments import hours
 from parallel_ppo.settings.algorithms import ALGORITHM_KINDS, checked_algorithm
 from parallel_ppo.settings.augmentations import checked_augmentation
-from parallel_ppo.settings.curiosity import checked_curiosity, taught_samples
+from parallel_ppo.settings.curiosity import checked_curiosity, predictor_samples
 from parallel_ppo.settings.networks import NetworkKind, checked_policy, network_kind
 
 
@@ -458,16 +458,16 @@ class Settings(Section):
     cluster: Annotated[ClusterSettings, NotLearning] = ClusterSettings()
 
     @cached_property
-    def shape(self) -> Shape:
-        return derive_shape(self)
+    def sizes(self) -> Sizes:
+        return derive_sizes(self)
 
     def changed(self, section: str, **values: Any) -> Settings:
         copy = self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
-        copy.__dict__.pop("shape", None)  # a copy takes cached values along, and the shape may change
+        copy.__dict__.pop("sizes", None)  # a copy takes cached values along, and the sizes may change
         return copy
 
 
-class Shape(NamedTuple):
+class Sizes(NamedTuple):
     """What follows from the settings alone. T steps, E envs, S slices."""
 
     num_steps: int
@@ -478,20 +478,22 @@ class Shape(NamedTuple):
     num_minibatches: int
     batch_size: int
     slice_samples: int  # of one slice in one minibatch
-    lane_sizes: tuple[int, ...]  # which add up to `slice_samples`
+    microbatch_sizes: tuple[int, ...]  # which add up to `slice_samples`
     steps_per_iteration: int
     lag: int = 0  # iterations by which collection may run ahead of the update
     num_actors: int = 0  # slices that learn with parameters of their own, in turn; 0: all learn together
-    taught_samples: tuple[int, ...] = ()  # of each of a slice's lanes: they train curiosity's predictors
+    predictor_samples: tuple[
+        int, ...
+    ] = ()  # of each of a slice's microbatches: they train curiosity's predictors
 
     @property
-    def num_slabs(self) -> int:
+    def num_rollouts(self) -> int:
         """Rollouts that are kept at once: the one that is learned from, and those collected ahead."""
         return self.lag + 1
 
     @property
     def num_slots(self) -> int:
-        """Saved starts of iterations: of every rollout in the slabs, and of the one after."""
+        """Saved starts of iterations: of every rollout in the rollouts, and of the one after."""
         return self.lag + 2
 
     @property
@@ -519,28 +521,28 @@ class Shape(NamedTuple):
         return (0, 0) if self.num_actors else divmod(step, self.num_minibatches)
 
     @property
-    def num_lanes(self) -> int:
-        return self.num_slices * len(self.lane_sizes)
+    def num_microbatches(self) -> int:
+        return self.num_slices * len(self.microbatch_sizes)
 
     @property
-    def teaching_lanes(self) -> int:
+    def predictor_microbatches(self) -> int:
         """Of a slice, the first ones: those with samples that train curiosity's predictors."""
-        return sum(taught > 0 for taught in self.taught_samples)
+        return sum(samples > 0 for samples in self.predictor_samples)
 
     @property
-    def num_taught(self) -> int:
+    def num_predictor_samples(self) -> int:
         """Samples of a minibatch that train curiosity's predictors."""
-        return self.num_slices * sum(self.taught_samples)
+        return self.num_slices * sum(self.predictor_samples)
 
 
 DEFAULT_SLICE = 8
-MAX_LANES = 1 << 16
+MAX_MICROBATCHES = 1 << 16
 STOP_CONDITIONS = ("total_timesteps", "duration")
 # May change on resume, and are recorded then.
 SCHEDULE_ENDS = ("training.schedule_steps", "training.schedule_hours")
 
 
-def derive_shape(settings: Settings) -> Shape:
+def derive_sizes(settings: Settings) -> Sizes:
     env, training, curiosity = settings.env, settings.training, settings.curiosity
     in_turn = ALGORITHM_KINDS[training.algorithm].in_turn
     slice_envs = env.slice_envs or (1 if in_turn else _default_slice(env, training))
@@ -548,14 +550,14 @@ def derive_shape(settings: Settings) -> Shape:
         slice_envs = max(1, env.num_envs // training.num_actors)
     num_slices, total = env.num_envs // slice_envs, env.num_envs * training.n_steps
     samples = training.batch_size // num_slices
-    lane = training.lane_samples or _kind(training.policy).default_lane or samples
-    count = min(-(-samples // max(lane, 1)), MAX_LANES)  # more are refused by `_check_batch`
-    lanes = tuple(samples // count + (index < samples % count) for index in range(count))
-    return Shape(training.n_steps, env.num_envs, slice_envs, num_slices, training.n_epochs,
+    microbatch = training.lane_samples or _kind(training.policy).default_microbatch or samples
+    count = min(-(-samples // max(microbatch, 1)), MAX_MICROBATCHES)  # more are refused by `_check_batch`
+    microbatches = tuple(samples // count + (index < samples % count) for index in range(count))
+    return Sizes(training.n_steps, env.num_envs, slice_envs, num_slices, training.n_epochs,
         total // training.batch_size,
-                 training.batch_size, samples, lanes, total, training.lag,
+                 training.batch_size, samples, microbatches, total, training.lag,
                  num_slices if in_turn else 0,
-                 taught_samples(lanes, curiosity.update_share) if curiosity.is_curious else ())  # fmt: skip
+                 predictor_samples(microbatches, curiosity.update_share) if curiosity.is_curious else ())  # fmt: skip
 
 
 def _default_slice(env: EnvSettings, training: TrainingSettings) -> int:

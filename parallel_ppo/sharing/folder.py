@@ -57,7 +57,7 @@ def read_source(path: Path, *, trust: bool = False) -> Source:
     root, saved = run_root(policy.weights.path), policy.weights.settings
     run = _read_json(root / "run.json", 1 << 24)
     learned = only_learning(saved)
-    iteration, remainder = divmod(policy.weights.env_steps, saved.shape.steps_per_iteration)
+    iteration, remainder = divmod(policy.weights.env_steps, saved.sizes.steps_per_iteration)
     if iteration == 0 or remainder:
         raise InputError(f"{policy.weights.path}: was not trained yet; there is nothing to share")
     hashes = _hashes(root / "metrics.jsonl", iteration)

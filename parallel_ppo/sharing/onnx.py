@@ -169,7 +169,7 @@ def largest_difference(weights: Weights, filled: Filled, graph: Graph, data: byt
 
 
 def rows_of(spec: EnvSpec, parts: list[np.ndarray]) -> np.ndarray:
-    """Inputs of the graph as rows of the slab."""
+    """Inputs of the graph as rows of the rollout."""
     if not spec.parts:
         return parts[0]
     rows = np.zeros((len(parts[0]), *spec.observation_shape), np.uint8)

@@ -67,7 +67,7 @@ def read_claim(folder: Path, iterations: int | None, *, trust: bool) -> Claim:
 def _learned(saved: Settings, iterations: int) -> Settings:
     """The settings that decide what is learned, and an end after so many iterations."""
     settings = only_learning(as_before(saved))
-    steps = iterations * settings.shape.steps_per_iteration
+    steps = iterations * settings.sizes.steps_per_iteration
     logging = {"tensorboard": False, "checkpoint_interval": SELDOM, "keep_checkpoints": 1}
     return settings.changed("training", total_timesteps=steps).changed("logging", **logging)
 

@@ -39,7 +39,7 @@ def iterate(run: Run) -> Iteration:
     run.recorder.phase("episodes")
     episodes = state.finish_episodes()
     counters.iteration += 1
-    counters.env_steps += run.settings.shape.steps_per_iteration
+    counters.env_steps += run.settings.sizes.steps_per_iteration
     evaluated = evaluate_if_due(state, run.pool, run.recorder.phase)
     report = NodeReport.of(run.pool, run.budget.elapsed(), began, collected, learned)
     run.reports = run.cluster.close_iteration(report)
@@ -53,7 +53,7 @@ def iterate(run: Run) -> Iteration:
 
 def _collect(run: Run, iteration: int) -> list[Span]:
     """Returns when the iteration's rollout is complete. With a lag, later ones begin before this one is learned."""
-    slices, lag = run.cluster.slices, run.settings.shape.lag
+    slices, lag = run.cluster.slices, run.settings.sizes.lag
     if not lag:
         return run.pool.run(Task(COLLECT, index, iteration) for index in slices)
     ahead = range(max(iteration, run.begun), iteration + lag + 1)

@@ -1,4 +1,4 @@
-"""The optimizer steps of an update: for each minibatch delegate lanes, add them up, clip, step.
+"""The optimizer steps of an update: for each minibatch delegate microbatches, add them up, clip, step.
 
 Workers take all steps of an update by themselves (`workers/optimizer_steps.py`). A3C, whose actors step in turn,
 and a machine on which no C library can be compiled use messages instead: the coordinator adds up and steps.
@@ -21,7 +21,7 @@ from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.gradient_parts import StepNumbers, step_blocks, sum_blocks, write_squares
 from parallel_ppo.workers.pool import Pool
 from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import GRADIENT, Lane, Task
+from parallel_ppo.workers.tasks import GRADIENT, Microbatch, Task
 
 
 class Applied(NamedTuple):
@@ -58,46 +58,46 @@ def take_steps(
 
 def _write_plan(state: TrainingState, schedules: Schedules, timeline: Timeline) -> int:
     """The samples, scalars and rates of every step; returns how many scalars the algorithm has."""
-    memory, shape, training = state.memory, state.settings.shape, state.settings.training
-    slab, algorithm = memory.slab(state.counters.iteration), ALGORITHMS[training.algorithm]
-    per_epoch, num_scalars = shape.num_optimizer_steps // shape.num_epochs, 0
-    for epoch in range(shape.num_epochs):
+    memory, sizes, training = state.memory, state.settings.sizes, state.settings.training
+    rollout, algorithm = memory.rollout(state.counters.iteration), ALGORITHMS[training.algorithm]
+    per_epoch, num_scalars = sizes.num_optimizer_steps // sizes.num_epochs, 0
+    for epoch in range(sizes.num_epochs):
         timeline.enter("order")
         memory.step_rows[epoch] = epoch_order(state, epoch)
         timeline.enter("moments")
         rows = memory.step_rows[epoch]
-        if not shape.num_actors:
+        if not sizes.num_actors:
             rows = _minibatch_rows(state, rows)
-        scalars = algorithm.scalars(slab, rows, schedules, training)
+        scalars = algorithm.scalars(rollout, rows, schedules, training)
         num_scalars = len(scalars[0])
         memory.step_scalars[epoch * per_epoch : (epoch + 1) * per_epoch, :num_scalars] = scalars
     first = state.counters.optimizer_steps + 1
-    numbers = range(first, first + shape.num_optimizer_steps)
+    numbers = range(first, first + sizes.num_optimizer_steps)
     memory.step_rates[:] = [optimizers.adam_corrections(number) for number in numbers]
     return num_scalars
 
 
 def epoch_order(state: TrainingState, epoch: int) -> np.ndarray:
-    """Rows of the slab in the order in which this epoch visits them, [S, T * slice_envs]."""
-    shape = state.settings.shape
+    """Rows of the rollout in the order in which this epoch visits them, [S, T * slice_envs]."""
+    sizes = state.settings.sizes
     return np.stack([
-        minibatches.slab_rows(
+        minibatches.rollout_rows(
             minibatches.sample_order(
                 seed=state.settings.training.seed, slice_index=index, iteration=state.counters.iteration,
-                epoch=epoch, num_samples=shape.num_steps * shape.slice_envs,
+                epoch=epoch, num_samples=sizes.num_steps * sizes.slice_envs,
             ),
-            slice_index=index, slice_envs=shape.slice_envs, num_envs=shape.num_envs,
+            slice_index=index, slice_envs=sizes.slice_envs, num_envs=sizes.num_envs,
         )
-        for index in range(shape.num_slices)
+        for index in range(sizes.num_slices)
     ])  # fmt: skip
 
 
 def _minibatch_rows(state: TrainingState, order: np.ndarray) -> np.ndarray:
-    """[M, B]: the rows of the slab that each minibatch of an epoch holds, slice by slice."""
-    shape = state.settings.shape
-    used = order[:, : shape.num_minibatches * shape.slice_samples]
-    by_slice = used.reshape(shape.num_slices, shape.num_minibatches, shape.slice_samples)
-    return by_slice.swapaxes(0, 1).reshape(shape.num_minibatches, -1)
+    """[M, B]: the rows of the rollout that each minibatch of an epoch holds, slice by slice."""
+    sizes = state.settings.sizes
+    used = order[:, : sizes.num_minibatches * sizes.slice_samples]
+    by_slice = used.reshape(sizes.num_slices, sizes.num_minibatches, sizes.slice_samples)
+    return by_slice.swapaxes(0, 1).reshape(sizes.num_minibatches, -1)
 
 
 # --- the steps ----------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def _steps_by_workers(
 
     timeline.enter("gradients")
     task = pool.steps.open(
-        state.counters.iteration, num_scalars=num_scalars, sums_lanes=bool(cluster.reduced_lanes),
+        state.counters.iteration, num_scalars=num_scalars, sums_microbatches=bool(cluster.reduced_microbatches),
         steps_before=state.counters.optimizer_steps, learning_rate=schedules.learning_rate,
     )  # fmt: skip
     return pool.take_steps(task, exchange)
@@ -142,29 +142,35 @@ def _steps_by_coordinator(
     """Gradients are messages. The actors of A3C compute theirs at once, then step one after the other; an actor
     collects with the parameters of just after its step.
     """
-    memory, settings, shape = state.memory, state.settings, state.settings.shape
+    memory, settings, sizes = state.memory, state.settings, state.settings.sizes
     iteration, spans = state.counters.iteration, list[Span]()
-    per_slice, everything = len(shape.lane_sizes), range(len(memory.gradient_squares))
+    per_slice, everything = len(sizes.microbatch_sizes), range(len(memory.gradient_squares))
     vectors = state.parameters, state.first_moment, state.second_moment
     memory.step_results[:, -1] = np.nan
-    for step in range(shape.num_optimizer_steps):
-        lanes = range(step * per_slice, (step + 1) * per_slice) if shape.num_actors else cluster.reduced_lanes
-        if step == 0 or not shape.num_actors:
+    for step in range(sizes.num_optimizer_steps):
+        microbatches = (
+            range(step * per_slice, (step + 1) * per_slice)
+            if sizes.num_actors
+            else cluster.reduced_microbatches
+        )
+        if step == 0 or not sizes.num_actors:
             timeline.enter("gradients")
-            lane = Lane(step, num_scalars)
-            spans += pool.run(Task(GRADIENT, number, iteration, lane) for number in cluster.lanes)
-        if step == 0 and shape.num_actors:
+            microbatch = Microbatch(step, num_scalars)
+            spans += pool.run(
+                Task(GRADIENT, number, iteration, microbatch) for number in cluster.microbatches
+            )
+        if step == 0 and sizes.num_actors:
             timeline.enter("exchange")
-            cluster.gather_lanes(memory)
+            cluster.gather_microbatches(memory)
         timeline.enter("reduce")
-        if lanes:
-            sum_blocks(memory, settings, everything, lanes)
-        if cluster.node.size > 1 and not shape.num_actors:
+        if microbatches:
+            sum_blocks(memory, settings, everything, microbatches)
+        if cluster.node.size > 1 and not sizes.num_actors:
             timeline.enter("exchange")
             _exchange(state, cluster)
         timeline.enter("optimizer")
         rate = memory.step_results[step - 1, -2] if step else schedules.learning_rate
-        judged = lanes if shape.num_actors else range(shape.num_lanes)
+        judged = microbatches if sizes.num_actors else range(sizes.num_microbatches)
         memory.step_results[step] = _judged(state, judged, float(rate), is_first=step == 0)
         *_, norm, predictor_norm, rate, verdict = memory.step_results[step].tolist()
         if verdict != GO:
@@ -172,31 +178,31 @@ def _steps_by_coordinator(
         number = state.counters.optimizer_steps + step + 1
         numbers = StepNumbers(number, rate, norm, predictor_norm)
         step_blocks(memory, settings, everything, vectors, numbers)
-        if shape.num_actors:
+        if sizes.num_actors:
             state.versions.keep_actor(step)
     return spans
 
 
-def _judged(state: TrainingState, lanes: range, rate: float, *, is_first: bool) -> list[float]:
+def _judged(state: TrainingState, microbatches: range, rate: float, *, is_first: bool) -> list[float]:
     """As `steps_judge` of kernels/steps.c, after a step with `rate`; A3C's steps have no target_kl."""
-    memory, training, shape = state.memory, state.settings.training, state.settings.shape
-    statistics = memory.tensor("lane_statistics")[lanes.start : lanes.stop]
+    memory, training, sizes = state.memory, state.settings.training, state.settings.sizes
+    statistics = memory.tensor("microbatch_statistics")[microbatches.start : microbatches.stop]
     sums = minibatches.tree_sum(list(statistics)).tolist()
     squares, end = memory.gradient_squares.tolist(), -(-memory.policy_end // BLOCK)
     totals = minibatches.plain_sum(squares[:end]), minibatches.plain_sum(squares[end:])
     norms = [math.sqrt(total) if total >= 0 else math.nan for total in totals]
-    divergence = Statistics(*sums).approx_kl / shape.batch_size
+    divergence = Statistics(*sums).approx_kl / sizes.batch_size
     if training.learning_rate_schedule == "adaptive" and not is_first:
         rate = adapted(training, rate, divergence)
-    target = None if shape.num_actors else training.target_kl
+    target = None if sizes.num_actors else training.target_kl
     if target is not None and not divergence <= target:
         return [*sums, *norms, rate, STOPPED]
     return [*sums, *norms, rate, GO if np.isfinite([*sums, *norms]).all() else NOT_FINITE]
 
 
 def _not_finite(state: TrainingState, step: int) -> str:
-    shape = state.settings.shape
-    epoch, minibatch = (0, step) if shape.num_actors else divmod(step, shape.num_minibatches)
+    sizes = state.settings.sizes
+    epoch, minibatch = (0, step) if sizes.num_actors else divmod(step, sizes.num_minibatches)
     return (
         f"the gradient is not finite (iteration {state.counters.iteration}, epoch {epoch}, "
         f"minibatch {minibatch}, {_culprits(state)}); a lower training.learning_rate may help"
@@ -205,9 +211,9 @@ def _not_finite(state: TrainingState, step: int) -> str:
 
 def _culprits(state: TrainingState) -> str:
     """The environments whose samples made a gradient that is not finite."""
-    shape = state.settings.shape
-    for lane, row in enumerate(state.memory.lane_statistics):
+    sizes = state.settings.sizes
+    for microbatch, row in enumerate(state.memory.microbatch_statistics):
         if not np.isfinite(row).all():
-            first = lane // len(shape.lane_sizes) * shape.slice_envs
-            return f"environments {first} to {first + shape.slice_envs - 1}"
+            first = microbatch // len(sizes.microbatch_sizes) * sizes.slice_envs
+            return f"environments {first} to {first + sizes.slice_envs - 1}"
     return "the summed gradient"

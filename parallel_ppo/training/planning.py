@@ -145,7 +145,7 @@ def _resolve_env(settings: Settings, spec: EnvSpec, replay_check: ReplayCheck) -
     if settings.env.action_masks is True and not spec.masks_actions:
         raise InputError("env.action_masks: is for Discrete and MultiDiscrete actions; remove it")
     in_turn = ALGORITHM_KINDS[settings.training.algorithm].in_turn
-    slice_envs = settings.env.slice_envs if in_turn else settings.shape.slice_envs
+    slice_envs = settings.env.slice_envs if in_turn else settings.sizes.slice_envs
     return settings.changed(
         "env", fresh_objects=fresh, action_masks=spec.masks_actions, slice_envs=slice_envs
     )
@@ -305,13 +305,13 @@ def _place(
 ) -> tuple[Placement, bool]:
     """Who works where, and whether there are worker processes at all."""
     workers = settings.parallel.num_workers if kind != "sequential" else 1
-    shape = settings.shape
+    sizes = settings.sizes
     try:
         placement = plan_placement(
             machine,
             num_workers=None if workers == "auto" else workers,
             pinning=settings.hardware.pinning if kind != "sequential" else "none",
-            max_useful=max(shape.num_slices, shape.num_lanes),
+            max_useful=max(sizes.num_slices, sizes.num_microbatches),
         )
         useful = None
         if kind == "parallel" and workers == "auto" and settings.cluster.nnodes == 1:

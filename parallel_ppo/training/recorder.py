@@ -74,7 +74,7 @@ class Recorder:
     def record(self, finished: Iteration) -> None:
         self.phase("record")
         state, pool = self.run.state, self.run.pool
-        counters, steps = state.counters, self.settings.shape.steps_per_iteration
+        counters, steps = state.counters, self.settings.sizes.steps_per_iteration
         if self.first_steps is None:
             self.first_steps, self.started = counters.env_steps - steps, finished.began
             self.startup_seconds = finished.began - process_started()

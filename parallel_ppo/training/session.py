@@ -385,7 +385,7 @@ def _describe(run: Run, settled: dict[str, bool]) -> None:
 def _header(run: Run, verbose: bool) -> list[str]:
     plan, pool = run.plan, run.pool
     """One line; with `verbose` also how the work is divided and why."""
-    settings, shape = plan.settings, plan.settings.shape
+    settings, sizes = plan.settings, plan.settings.sizes
     who = count(pool.num_workers, "worker")
     if plan.inline:
         who = "1 process"
@@ -402,12 +402,12 @@ def _header(run: Run, verbose: bool) -> list[str]:
     if not verbose:
         return [line]
     work = (
-        f"{count(shape.num_envs, 'environment')} x {count(shape.num_steps, 'step')}, "
-        f"{count(shape.num_epochs, 'epoch')} of {shape.num_minibatches} x {shape.batch_size} samples"
+        f"{count(sizes.num_envs, 'environment')} x {count(sizes.num_steps, 'step')}, "
+        f"{count(sizes.num_epochs, 'epoch')} of {sizes.num_minibatches} x {sizes.batch_size} samples"
     )
     pieces = (
-        f"{count(shape.num_slices, 'slice')} of {shape.slice_envs}, "
-        f"{count(shape.num_lanes, 'lane')} of {max(shape.lane_sizes)}, "
+        f"{count(sizes.num_slices, 'slice')} of {sizes.slice_envs}, "
+        f"{count(sizes.num_microbatches, 'microbatch')} of {max(sizes.microbatch_sizes)}, "
         f"kernels: {training.kernels}"
     )
     return [*plan.placement.reasons, line, f"{work}, {pieces}"]
@@ -418,7 +418,7 @@ class PhasesOf:
 
     def __init__(self, settings: Settings, memory: Memory, slices: range, pool: Pool) -> None:
         self.memory, self.slices, self.pool = memory, slices, pool
-        self.steps = settings.shape.steps_per_iteration
+        self.steps = settings.sizes.steps_per_iteration
 
     def share(self, phase: str) -> float | None:
         if phase in ("collect", "warm-up"):

@@ -48,7 +48,7 @@ class TrainingState:
         self.rewards = Rewards(settings, memory)
         self.observations = Observations(settings, memory.spec, memory)
         self.episodes = Episodes(memory)
-        self.versions = Versions(settings.shape, memory)
+        self.versions = Versions(settings.sizes, memory)
         self.levels = (
             LevelReplay(settings.env, memory.of(LevelState)) if LevelState.is_needed(settings) else None
         )
@@ -70,7 +70,7 @@ class TrainingState:
 
     def finish_episodes(self) -> list[Episode]:
         counters = self.counters
-        rollout = self.memory.slab(counters.iteration)
+        rollout = self.memory.rollout(counters.iteration)
         found = self.episodes.finish(rollout, counters.iteration, counters.env_steps)
         counters.episodes += len(found)
         return found

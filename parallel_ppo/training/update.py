@@ -33,7 +33,7 @@ def learn(
     state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules, timeline: Timeline
 ) -> Learned:
     memory, iteration = state.memory, state.counters.iteration
-    training, rollout = state.settings.training, memory.slab(iteration)
+    training, rollout = state.settings.training, memory.rollout(iteration)
     algorithm, spans = ALGORITHMS[training.algorithm], list[Span]()
     if algorithm.revalues:
         timeline.enter("revalue")
@@ -68,8 +68,8 @@ def _columns(
     state: TrainingState, applied: list[Applied], stopped: bool, schedules: Schedules
 ) -> dict[str, float]:
     """Means over the steps that were taken; the statistics are sums over samples, but for the loss."""
-    steps, slab = len(applied), state.memory.slab(state.counters.iteration)
-    samples = max(1, steps * state.settings.shape.learned_together)
+    steps, rollout = len(applied), state.memory.rollout(state.counters.iteration)
+    samples = max(1, steps * state.settings.sizes.learned_together)
     sums = Statistics(*np.sum([one.statistics for one in applied], axis=0).tolist()) if applied else NOTHING
     norms = [one.predictor_norm for one in applied]
     regularisation = {"augmentation_loss": sums.augmentation_loss / samples}
@@ -82,12 +82,14 @@ def _columns(
         "clip_frac": sums.clipped / samples,
         **({} if state.levels is None else state.levels.columns()),
         **(regularisation if state.settings.training.augmentation != "none" else {}),
-        "explained_variance": explained_variance(value=slab.value[:-1], target_return=slab.target_return),
+        "explained_variance": explained_variance(
+            value=rollout.value[:-1], target_return=rollout.target_return
+        ),
         "grad_norm": plain_sum(one.norm for one in applied) / max(1, steps),
         "learning_rate": schedules.learning_rate,
         "clip_range": schedules.clip_range,
         "policy_lag": state.settings.training.lag,
         "minibatches": steps,
         "kl_stopped": int(stopped),
-        **({} if state.curiosity is None else state.curiosity.columns(slab, sums, norms)),
+        **({} if state.curiosity is None else state.curiosity.columns(rollout, sums, norms)),
     }

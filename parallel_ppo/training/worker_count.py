@@ -10,12 +10,12 @@ from itertools import pairwise
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.machine.iteration_model import WORTH_PROCESSES, Iteration, Pieces
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.workers.native_parts import computes_whole_lanes
+from parallel_ppo.workers.native_parts import computes_whole_microbatches
 
-# Seconds for the calls of one batched forward pass, an action and its bookkeeping; of one lane's gradient.
+# Seconds for the calls of one batched forward pass, an action and its bookkeeping; of one microbatch's gradient.
 FORWARD = {"torch": 8e-5, "native": 3e-5}
-LANE = {"torch": 3e-4, "native": 8e-5}
-LANE_IN_ONE_CALL = 3e-6
+MICROBATCH = {"torch": 3e-4, "native": 8e-5}
+MICROBATCH_IN_ONE_CALL = 3e-6
 OPERATIONS = {"torch": 2e10, "native": 1.5e11}  # a second, in small matrix products on one core
 
 
@@ -40,20 +40,22 @@ def useful_workers(
 
 def pieces_of(settings: Settings, num_slices: int | None = None) -> Pieces:
     """Of all nodes together, or of the one that has `num_slices`."""
-    shape = settings.shape
-    slices, updates = num_slices or shape.num_slices, shape.num_epochs * shape.num_minibatches
-    return Pieces(slices, slices * len(shape.lane_sizes), updates, is_asked=bool(shape.num_actors))
+    sizes = settings.sizes
+    slices, updates = num_slices or sizes.num_slices, sizes.num_epochs * sizes.num_minibatches
+    return Pieces(slices, slices * len(sizes.microbatch_sizes), updates, is_asked=bool(sizes.num_actors))
 
 
 def _estimate(settings: Settings, spec: EnvSpec, step: float, cores: int) -> Iteration:
     """An iteration without worker processes."""
-    shape = settings.shape
-    sizes = [*spec.observation_shape, *settings.training.hidden_sizes]
-    products = 4 * sum(before * after for before, after in pairwise(sizes))
+    sizes = settings.sizes
+    widths = [*spec.observation_shape, *settings.training.hidden_sizes]
+    products = 4 * sum(before * after for before, after in pairwise(widths))
     kernels = settings.training.kernels
-    forward = FORWARD[kernels] + shape.slice_envs * products / OPERATIONS[kernels]
-    calls = LANE_IN_ONE_CALL if computes_whole_lanes(settings, spec) else LANE[kernels]
-    lane = calls + 3 * max(shape.lane_sizes) * products / OPERATIONS[kernels]
+    forward = FORWARD[kernels] + sizes.slice_envs * products / OPERATIONS[kernels]
+    calls = MICROBATCH_IN_ONE_CALL if computes_whole_microbatches(settings, spec) else MICROBATCH[kernels]
+    microbatch = calls + 3 * max(sizes.microbatch_sizes) * products / OPERATIONS[kernels]
     pieces = pieces_of(settings)
-    collect = shape.num_slices * shape.num_steps * (shape.slice_envs * step + forward)
-    return Iteration(collect, pieces.updates * pieces.lanes * lane, 0.0, pieces, workers=0, cores=cores)
+    collect = sizes.num_slices * sizes.num_steps * (sizes.slice_envs * step + forward)
+    return Iteration(
+        collect, pieces.updates * pieces.microbatches * microbatch, 0.0, pieces, workers=0, cores=cores
+    )

@@ -1,5 +1,5 @@
-"""The flat gradient as the sum of its lanes, and a step along it. It has two parts: the policy's is summed over
-all lanes, that of curiosity's predictors over the few that train them; each has a norm and a rate. L lanes,
+"""The flat gradient as the sum of its microbatches, and a step along it. It has two parts: the policy's is summed over
+all microbatches, that of curiosity's predictors over the few that train them; each has a norm and a rate. L microbatches,
 P parameters of a part.
 """
 
@@ -9,37 +9,39 @@ from torch import Tensor
 
 from parallel_ppo.algorithms import optimizers
 from parallel_ppo.memory.arrays import BLOCK
-from parallel_ppo.settings.schema import Settings, Shape
+from parallel_ppo.settings.schema import Settings, Sizes
 from parallel_ppo.workers.memory import Memory
 
 
 class GradientPart(NamedTuple):
-    lanes: Tensor  # [L, P]
+    microbatches: Tensor  # [L, P]
     first: int  # where the part begins in the flat vector: a multiple of BLOCK
-    per_slice: int  # lanes of each slice
+    per_slice: int  # microbatches of each slice
 
     @property
     def end(self) -> int:
-        return self.first + self.lanes.shape[1]
+        return self.first + self.microbatches.shape[1]
 
 
-def gradient_parts(memory: Memory, shape: Shape) -> list[GradientPart]:
-    parts = [GradientPart(memory.tensor("lane_gradient"), 0, len(shape.lane_sizes))]
-    if shape.teaching_lanes:
-        lanes = memory.tensor("predictor_gradient")
-        parts.append(GradientPart(lanes, memory.policy_end, shape.teaching_lanes))
+def gradient_parts(memory: Memory, sizes: Sizes) -> list[GradientPart]:
+    parts = [GradientPart(memory.tensor("microbatch_gradient"), 0, len(sizes.microbatch_sizes))]
+    if sizes.predictor_microbatches:
+        microbatches = memory.tensor("predictor_gradient")
+        parts.append(GradientPart(microbatches, memory.policy_end, sizes.predictor_microbatches))
     return parts
 
 
-def sum_blocks(memory: Memory, settings: Settings, blocks: range, lanes: range) -> None:
-    """Some blocks of parameters over the lanes of some slices, and their squares in float64."""
-    gradient, per_slice = memory.tensor("gradient"), len(settings.shape.lane_sizes)
-    for part in gradient_parts(memory, settings.shape):
-        first, end = (lane // per_slice * part.per_slice for lane in (lanes.start, lanes.stop))
+def sum_blocks(memory: Memory, settings: Settings, blocks: range, microbatches: range) -> None:
+    """Some blocks of parameters over the microbatches of some slices, and their squares in float64."""
+    gradient, per_slice = memory.tensor("gradient"), len(settings.sizes.microbatch_sizes)
+    for part in gradient_parts(memory, settings.sizes):
+        first, end = (
+            microbatch // per_slice * part.per_slice for microbatch in (microbatches.start, microbatches.stop)
+        )
         for block in range(max(blocks.start, part.first // BLOCK), min(blocks.stop, -(-part.end // BLOCK))):
             start, stop = block * BLOCK, min((block + 1) * BLOCK, part.end)
-            memory.gradient_squares[block] = optimizers.sum_lanes(
-                part.lanes[first:end, start - part.first : stop - part.first],
+            memory.gradient_squares[block] = optimizers.sum_microbatches(
+                part.microbatches[first:end, start - part.first : stop - part.first],
                 gradient[start:stop],
                 settings.training.kernels,
             )
@@ -50,7 +52,7 @@ def write_squares(memory: Memory, settings: Settings) -> None:
     gradient = memory.tensor("gradient")
     for block in range(len(memory.gradient_squares)):
         span = gradient[block * BLOCK : (block + 1) * BLOCK]
-        memory.gradient_squares[block] = optimizers.sum_lanes(
+        memory.gradient_squares[block] = optimizers.sum_microbatches(
             span.unsqueeze(0), span, settings.training.kernels
         )
 

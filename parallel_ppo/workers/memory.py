@@ -44,23 +44,23 @@ def policy_end(settings: Settings, num_parameters: int) -> int:
 
 
 def _sizes(settings: Settings, spec: EnvSpec, num_parameters: int) -> dict[str, Any]:
-    shape, end = settings.shape, policy_end(settings, num_parameters)
+    sizes, end = settings.sizes, policy_end(settings, num_parameters)
     predictors = num_predictor_parameters(settings, spec)
     p = end + predictors
-    blocks, steps = -(-p // BLOCK), shape.num_optimizer_steps
+    blocks, steps = -(-p // BLOCK), sizes.num_optimizer_steps
     return {
-        "T": shape.num_steps, "E": shape.num_envs, "S": shape.num_slices, "P": p, "policy": end,
-        "predictors": predictors, "blocks": blocks, "slots": shape.num_slots, "state": spec.state_bytes,
+        "T": sizes.num_steps, "E": sizes.num_envs, "S": sizes.num_slices, "P": p, "policy": end,
+        "predictors": predictors, "blocks": blocks, "slots": sizes.num_slots, "state": spec.state_bytes,
         "observation": spec.observation_shape, "observations": spec.observation_dtype,
         "vector": spec.vector_shape, "action": heads.num_components(spec.action),
         "choices": heads.num_outputs(spec.action) if spec.masks_actions else 0,
         "revalues": ALGORITHMS[settings.training.algorithm].revalues,
         "evaluation": playing.result_shape(settings),
-        "lanes": shape.num_lanes, "teaching": shape.num_slices * shape.teaching_lanes,
+        "microbatches": sizes.num_microbatches, "predictor_microbatches": sizes.num_slices * sizes.predictor_microbatches,
         "statistics": len(Statistics._fields), "scalars": MAX_SCALARS,
-        "stepped": 0 if shape.num_actors else p, "steps": steps, "epochs": shape.num_epochs,
-        "claims": max(shape.num_lanes, blocks), "samples": shape.num_steps * shape.slice_envs,
-        "results": len(Statistics._fields) + NUM_VERDICT_COLUMNS, "times": steps * (shape.num_lanes + 3 * blocks),
+        "stepped": 0 if sizes.num_actors else p, "steps": steps, "epochs": sizes.num_epochs,
+        "claims": max(sizes.num_microbatches, blocks), "samples": sizes.num_steps * sizes.slice_envs,
+        "results": len(Statistics._fields) + NUM_VERDICT_COLUMNS, "times": steps * (sizes.num_microbatches + 3 * blocks),
     }  # fmt: skip
 
 

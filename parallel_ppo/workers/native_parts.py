@@ -1,15 +1,15 @@
-"""Whether the C library computes whole lanes. It follows from the settings, without torch, so that plans can be
+"""Whether the C library computes whole microbatches. It follows from the settings, without torch, so that plans can be
 made with it before anything starts.
 """
 
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.settings.schema import Settings
 
-MAX_LAYERS = 15  # MAX_POINTERS of lane.h
+MAX_LAYERS = 15  # MAX_POINTERS of microbatch.h
 CLIPPED_LOSS = ("ppo", "appo")
 
 
-def computes_whole_lanes(settings: Settings, spec: EnvSpec) -> bool:
+def computes_whole_microbatches(settings: Settings, spec: EnvSpec) -> bool:
     """Otherwise they are computed step by step (`Worker.differentiate`); the bits are the same."""
     training = settings.training
     return (

@@ -1,4 +1,4 @@
-"""The optimizer steps of an update: workers claim lanes, add them up, judge the norm, run the optimizer and go
+"""The optimizer steps of an update: workers claim microbatches, add them up, judge the norm, run the optimizer and go
 on with the next minibatch (`kernels/steps.c`). One question for the whole update, one answer.
 
 A stage that C cannot perform for these settings is performed here. With a lag, a worker that finds no item
@@ -21,7 +21,7 @@ from parallel_ppo.workers.gradient_parts import StepNumbers, step_blocks, sum_bl
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.observer import unobserved
 from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import GRADIENT, TAKE_STEPS, Lane, StepsPlan, Task
+from parallel_ppo.workers.tasks import GRADIENT, TAKE_STEPS, Microbatch, StepsPlan, Task
 from parallel_ppo.workers.worker import Worker
 
 PATIENCE = 1000  # milliseconds after which a waiting worker looks up
@@ -32,7 +32,7 @@ LEARNED = "parameters", "first_moment", "second_moment"
 
 def make_steps(settings: Settings, memory: Memory, num_workers: int, slices: range) -> "Steps | None":
     """None if the coordinator takes the steps."""
-    if settings.shape.num_actors or kernel.load_steps() is None:
+    if settings.sizes.num_actors or kernel.load_steps() is None:
         return None
     return Steps(settings, memory, num_workers, slices)
 
@@ -44,31 +44,31 @@ def _library() -> ctypes.CDLL:
 
 
 def _view(settings: Settings, memory: Memory) -> Any:
-    training, shape = settings.training, settings.shape
-    sizes = np.array(shape.lane_sizes, np.int64)
+    training, sizes = settings.training, settings.sizes
+    microbatch_sizes = np.array(sizes.microbatch_sizes, np.int64)
     target_kl = training.target_kl
     arrays = {
         "header": memory.step_header, "futex": memory.step_futex, "claims": memory.step_claims,
-        "lane_gradients": memory.lane_gradient, "lane_statistics": memory.lane_statistics,
+        "microbatch_gradients": memory.microbatch_gradient, "microbatch_statistics": memory.microbatch_statistics,
         "gradient": memory.gradient, "squares": memory.gradient_squares, "scalars": memory.step_scalars,
         "rates": memory.step_rates, "results": memory.step_results, "times": memory.step_times,
-        "rows": memory.step_rows, "lane_sizes": sizes,
+        "rows": memory.step_rows, "microbatch_sizes": microbatch_sizes,
     }  # fmt: skip
     view = kernel.StepsView(
         **{name: array.ctypes.data for name, array in arrays.items()},
         now=tuple(getattr(memory, name).ctypes.data for name in LEARNED),
         next=tuple(array.ctypes.data for array in memory.stepped),
         parameters=len(memory.parameters), policy_blocks=-(-memory.policy_end // BLOCK),
-        num_scalars=memory.step_scalars.shape[1], steps=len(memory.step_rates), all_lanes=shape.num_lanes,
-        lanes_of_slice=len(sizes), slices=shape.num_slices, samples=memory.step_rows.shape[2],
-        minibatches=shape.num_minibatches, slice_samples=shape.slice_samples,
-        max_norm=training.max_grad_norm, target_kl=target_kl or 0.0, batch_size=shape.batch_size,
+        num_scalars=memory.step_scalars.shape[1], steps=len(memory.step_rates), all_microbatches=sizes.num_microbatches,
+        microbatches_of_slice=len(microbatch_sizes), slices=sizes.num_slices, samples=memory.step_rows.shape[2],
+        minibatches=sizes.num_minibatches, slice_samples=sizes.slice_samples,
+        max_norm=training.max_grad_norm, target_kl=target_kl or 0.0, batch_size=sizes.batch_size,
         beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], epsilon=training.adam_eps,
         adaptive_kl=training.adaptive_kl, adaptive_factor=training.adaptive_factor,
         adaptive_min=training.adaptive_min, adaptive_max=training.adaptive_max,
         adapts=training.learning_rate_schedule == "adaptive", has_target=target_kl is not None, has_exchange=settings.cluster.nnodes > 1,
     )  # fmt: skip
-    view.kept = sizes  # as long as the view
+    view.kept = microbatch_sizes  # as long as the view
     return view
 
 
@@ -78,20 +78,22 @@ class Steps:
     def __init__(self, settings: Settings, memory: Memory, num_workers: int, slices: range) -> None:
         self.settings, self.memory, self.num_workers = settings, memory, num_workers
         self.library, self.view = _library(), _view(settings, memory)
-        self.address, per_slice = ctypes.addressof(self.view), len(settings.shape.lane_sizes)
-        self.lanes = range(slices.start * per_slice, slices.stop * per_slice)
-        self.view.first_lane, self.view.lanes = self.lanes.start, len(self.lanes)
-        blocks, additions = len(memory.gradient_squares), len(self.lanes) * len(memory.parameters)
+        self.address, per_slice = ctypes.addressof(self.view), len(settings.sizes.microbatch_sizes)
+        self.microbatches = range(slices.start * per_slice, slices.stop * per_slice)
+        self.view.first_microbatch, self.view.microbatches = self.microbatches.start, len(self.microbatches)
+        blocks, additions = len(memory.gradient_squares), len(self.microbatches) * len(memory.parameters)
         self.view.ranges = max(1, min(num_workers, blocks, additions // RANGE_ADDITIONS))
         self.view.first = self.end = 1  # earlier rounds are those of memory that no process has touched
-        memory.lane_gradient[self.lanes.start : self.lanes.stop] = 0  # the gaps between parameters stay 0
+        memory.microbatch_gradient[self.microbatches.start : self.microbatches.stop] = (
+            0  # the gaps between parameters stay 0
+        )
 
     def open(
         self,
         iteration: int,
         *,
         num_scalars: int,
-        sums_lanes: bool = True,
+        sums_microbatches: bool = True,
         steps_before: int = 0,
         learning_rate: float = 0.0,
     ) -> Task:
@@ -101,9 +103,9 @@ class Steps:
         memory.step_times[:, 2] = -1
         view.first, self.end = self.end, self.end + kernel.NUM_STAGES * view.steps
         self.library.steps_open(self.address)
-        lanes = self.lanes.start, self.lanes.stop
+        microbatches = self.microbatches.start, self.microbatches.stop
         plan = StepsPlan(
-            view.first, self.num_workers, view.ranges, lanes, sums_lanes, num_scalars, steps_before,
+            view.first, self.num_workers, view.ranges, microbatches, sums_microbatches, num_scalars, steps_before,
             learning_rate,
         )  # fmt: skip
         return Task(TAKE_STEPS, 0, iteration, plan)
@@ -126,7 +128,9 @@ class Steps:
         """Changes on every call while the worker makes progress, or has nothing to do."""
         number = int(self.memory.step_header[0])
         stage = (number - self.view.first) % kernel.NUM_STAGES
-        claims = self.memory.step_claims[: self.view.lanes if stage == kernel.LANES else self.view.ranges]
+        claims = self.memory.step_claims[
+            : self.view.microbatches if stage == kernel.MICROBATCHES else self.view.ranges
+        ]
         held = np.flatnonzero(claims == (number << kernel.ITEM_BITS | worker << 1)).tolist()
         is_idle = stage == kernel.EXCHANGE or bool(np.all(claims >> kernel.ITEM_BITS >= number))
         if not self.is_over() and not held and is_idle:
@@ -136,11 +140,11 @@ class Steps:
     @property
     def times(self) -> np.ndarray:
         """[steps, items, TIMES] of the last update; the holder of an item that was not needed is -1."""
-        steps, items = self.view.steps, self.view.lanes + 3 * self.view.ranges
+        steps, items = self.view.steps, self.view.microbatches + 3 * self.view.ranges
         return self.memory.step_times[: steps * items].reshape(steps, items, kernel.TIMES)
 
-    def longest_lane(self) -> float:
-        began, ended, worker = np.moveaxis(self.times[:, : self.view.lanes], 2, 0)
+    def longest_microbatch(self) -> float:
+        began, ended, worker = np.moveaxis(self.times[:, : self.view.microbatches], 2, 0)
         return float(np.max((ended - began)[worker >= 0], initial=0.0))
 
     def spans(self, task: Task) -> list[Span]:
@@ -157,12 +161,12 @@ class Steps:
     def _items(self, task: Task, steps: Sequence[int], places: Sequence[int]) -> Iterator[Task]:
         names = list(STAGE_NAMES.values())
         for step, place in zip(steps, places, strict=True):
-            lane = Lane(step, task.detail.num_scalars)
-            if place < self.view.lanes:
-                yield Task(GRADIENT, self.lanes.start + place, task.iteration, lane)
+            microbatch = Microbatch(step, task.detail.num_scalars)
+            if place < self.view.microbatches:
+                yield Task(GRADIENT, self.microbatches.start + place, task.iteration, microbatch)
             else:
-                stage, number = divmod(place - self.view.lanes, self.view.ranges)
-                yield Task(names[stage], number, task.iteration, lane)
+                stage, number = divmod(place - self.view.microbatches, self.view.ranges)
+                yield Task(names[stage], number, task.iteration, microbatch)
 
 
 class StepTaker:
@@ -173,16 +177,16 @@ class StepTaker:
         self.library, self.view = _library(), _view(worker.settings, worker.memory)
         self.address = ctypes.addressof(self.view)
         self.is_observed = worker.probe is not unobserved
-        if worker.native_lane is not None:
-            self.view.lane = worker.native_lane.address
+        if worker.native_microbatch is not None:
+            self.view.microbatch = worker.native_microbatch.address
         self.vectors = tuple(self.memory.tensor("stepped"))
         self.native = self._native_stages()
 
     def _native_stages(self) -> set[int]:
         """Those that C performs. It follows from the settings: native and torch sums of squares differ."""
         training, stages = self.settings.training, {kernel.COPY}
-        if self.worker.native_lane is not None:
-            stages.add(kernel.LANES)
+        if self.worker.native_microbatch is not None:
+            stages.add(kernel.MICROBATCHES)
         if training.kernels == "native" and not self.settings.curiosity.is_curious:
             stages.add(kernel.SUM)
             if OPTIMIZERS[training.optimizer].is_native:
@@ -192,18 +196,21 @@ class StepTaker:
     def begin(self, task: Task, index: int) -> None:
         view, plan = self.view, task.detail
         view.first, view.ranges, view.holders, view.holder = plan.first, plan.ranges, plan.num_workers, index
-        view.first_lane, view.lanes = plan.lanes[0], plan.lanes[1] - plan.lanes[0]
+        view.first_microbatch, view.microbatches = (
+            plan.microbatches[0],
+            plan.microbatches[1] - plan.microbatches[0],
+        )
         view.learning_rate = plan.learning_rate
         view.packed_step, view.spin_seconds, view.opened_exchange = -1, kernel.MOST_SPIN, 0
         by_python = {
             stage for stage in range(kernel.NUM_STAGES) if self.is_observed or stage not in self.native
         }
-        if not plan.sums_lanes:
+        if not plan.sums_microbatches:
             by_python.add(kernel.SUM)
         view.python_stages = sum(1 << stage for stage in by_python)
-        if self.worker.native_lane is not None:
-            slabs = self.worker.lane_slabs
-            view.slab = slabs[task.iteration % len(slabs)].address
+        if self.worker.native_microbatch is not None:
+            rollouts = self.worker.rollout_columnss
+            view.rollout = rollouts[task.iteration % len(rollouts)].address
 
     def go_on(self, task: Task, *, waits: bool = True) -> int:
         """For a while. Returns OVER, AGAIN, EXCHANGE_OPENED, or NOTHING if it should not wait for an item."""
@@ -218,9 +225,9 @@ class StepTaker:
     def _perform(self, task: Task, item: int) -> None:
         plan, worker = task.detail, self.worker
         step, stage = divmod(self.view.round - self.view.first, kernel.NUM_STAGES)
-        if stage == kernel.LANES:
-            lane = Lane(step, plan.num_scalars)
-            worker.run(Task(GRADIENT, self.view.first_lane + item, task.iteration, lane))
+        if stage == kernel.MICROBATCHES:
+            microbatch = Microbatch(step, plan.num_scalars)
+            worker.run(Task(GRADIENT, self.view.first_microbatch + item, task.iteration, microbatch))
             worker.probe("hand-over", task.iteration, 1)
             return
         number = len(self.memory.gradient_squares)
@@ -233,12 +240,12 @@ class StepTaker:
             }[stage]
             span = slice(blocks.start * BLOCK, blocks.stop * BLOCK)
             worker.probe(STAGE_NAMES[stage], task.iteration, step, written[span])
-        if stage == kernel.SUM and not plan.sums_lanes:
+        if stage == kernel.SUM and not plan.sums_microbatches:
             return
         if stage in self.native:
             self.library.steps_perform(self.address, item)
         elif stage == kernel.SUM:
-            sum_blocks(self.memory, self.settings, blocks, range(*plan.lanes))
+            sum_blocks(self.memory, self.settings, blocks, range(*plan.microbatches))
         else:
             self._step(plan, step, item, blocks)
 

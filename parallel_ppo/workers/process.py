@@ -168,7 +168,7 @@ def serve(
             if task is None:
                 worker.close()
                 return
-            if task.kind == COLLECT and settings.shape.lag:
+            if task.kind == COLLECT and settings.sizes.lag:
                 background.tasks.append(task)
                 continue
             started, exact = time.monotonic(), True

@@ -81,7 +81,7 @@ class ProcessPool:
             if task.kind == COLLECT:
                 self.memory.steps_done[task.number] = 0
             self.waiting.add(task)
-            first = home(task, self.settings.shape, self.owners, self.num_workers)
+            first = home(task, self.settings.sizes, self.owners, self.num_workers)
             self.members[first].queue.append(task)
         self.spans = []
         self._work_until(lambda: not self.waiting and not any(member.outstanding for member in self.members))
@@ -98,7 +98,7 @@ class ProcessPool:
                 exchange()
                 steps.finish_exchange()
         self._work_until(lambda: not any(member.steps for member in self.members))
-        self.longest[GRADIENT] = max(self.longest.get(GRADIENT, 0.0), steps.longest_lane())
+        self.longest[GRADIENT] = max(self.longest.get(GRADIENT, 0.0), steps.longest_microbatch())
         return steps.spans(task)
 
     def start(self, tasks: Iterable[Task]) -> None:

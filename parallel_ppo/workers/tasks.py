@@ -7,14 +7,14 @@ by the worker that owns its slice. The others are queued there first, and an idl
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from parallel_ppo.settings.schema import Shape
+from parallel_ppo.settings.schema import Sizes
 
 Owners = Mapping[int, int]  # slice -> worker
 
 
 class Task(NamedTuple):
     kind: str  # of KINDS
-    number: int  # of the slice or the lane
+    number: int  # of the slice or the microbatch
     iteration: int = 0
     detail: Any = None
 
@@ -27,7 +27,7 @@ class Kind(NamedTuple):
 OPEN = "open"  # make a slice's environments, where the iteration starts; detail: fresh, without a saved state
 COLLECT = "collect"
 REVALUE = "revalue"  # the newest parameters' values and log-probabilities of a slice's samples
-GRADIENT = "gradient"  # of one lane of a minibatch; detail: `Lane`
+GRADIENT = "gradient"  # of one microbatch of a minibatch; detail: `Microbatch`
 EVALUATE = (
     "evaluate"  # play episodes that never enter a gradient (`playing.py`); detail: number of the level set
 )
@@ -37,15 +37,15 @@ KINDS = {
     OPEN: Kind(is_pinned=True),
     COLLECT: Kind(is_pinned=True),
     REVALUE: Kind(is_pinned=False),
-    GRADIENT: Kind(is_pinned=False, numbers="lane"),
+    GRADIENT: Kind(is_pinned=False, numbers="microbatch"),
     EVALUATE: Kind(is_pinned=False, numbers="group of episodes"),
     WARM_UP: Kind(is_pinned=False),
     TAKE_STEPS: Kind(is_pinned=True, numbers="worker"),
 }
 
 
-class Lane(NamedTuple):
-    """Where the plan of an update says what a lane is made of."""
+class Microbatch(NamedTuple):
+    """Where the plan of an update says what a microbatch is made of."""
 
     step: int
     num_scalars: int  # of the algorithm
@@ -57,8 +57,8 @@ class StepsPlan(NamedTuple):
     first: int  # round
     num_workers: int
     ranges: int  # of parameters, that a step is divided into
-    lanes: tuple[int, int]  # of this node: the first, and the one after the last
-    sums_lanes: bool  # False: the cluster adds them up in groups
+    microbatches: tuple[int, int]  # of this node: the first, and the one after the last
+    sums_microbatches: bool  # False: the cluster adds them up in groups
     num_scalars: int
     steps_before: int  # optimizer steps of the run before this update
     learning_rate: float  # of the first step
@@ -68,11 +68,11 @@ def is_pinned(task: Task) -> bool:
     return KINDS[task.kind].is_pinned
 
 
-def home(task: Task, shape: Shape, owners: Owners, num_workers: int) -> int:
+def home(task: Task, sizes: Sizes, owners: Owners, num_workers: int) -> int:
     """The worker that gets a task first."""
     numbers = KINDS[task.kind].numbers
     if numbers == "slice":
         return owners[task.number]
-    if numbers == "lane":
-        return owners[task.number // len(shape.lane_sizes)]
+    if numbers == "microbatch":
+        return owners[task.number // len(sizes.microbatch_sizes)]
     return task.number % num_workers

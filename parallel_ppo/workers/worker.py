@@ -1,7 +1,7 @@
-"""What a worker does with a task: open its slices, collect, compute gradients of lanes, sum blocks of
+"""What a worker does with a task: open its slices, collect, compute gradients of microbatches, sum blocks of
 parameters, evaluate.
 
-T steps, E envs, B samples of a lane.
+T steps, E envs, B samples of a microbatch.
 """
 
 import functools
@@ -20,17 +20,17 @@ from parallel_ppo.envs.families import make_slice
 from parallel_ppo.exits import EnvironmentFault, NumbersError
 from parallel_ppo.features.curiosity.worker import CuriosityInWorker
 from parallel_ppo.features.levels import LevelsInWorker, LevelState
-from parallel_ppo.kernels.native_lane import LaneSlab
+from parallel_ppo.kernels.native_microbatch import RolloutColumns
 from parallel_ppo.keyed import generator
-from parallel_ppo.memory.arrays import Slab
+from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.native_lanes import make_native_lane
+from parallel_ppo.workers.native_microbatches import make_native_microbatch
 from parallel_ppo.workers.observer import Probe, unobserved
-from parallel_ppo.workers.tasks import COLLECT, EVALUATE, GRADIENT, OPEN, REVALUE, WARM_UP, Lane, Task
+from parallel_ppo.workers.tasks import COLLECT, EVALUATE, GRADIENT, OPEN, REVALUE, WARM_UP, Microbatch, Task
 
 PARAMETERS = "parameters", "observation_mean", "observation_scale"
 CHECKED = {"reward": "reward of", "value": "policy's value for", "log_prob": "policy's log_prob for"}
@@ -41,20 +41,20 @@ REVALUED_ROWS = 64  # samples that are revalued as one batch
 class Worker:
     def __init__(self, settings: Settings, spec: EnvSpec, memory: Memory, probe: Probe = unobserved) -> None:
         self.settings, self.spec, self.memory, self.probe = settings, spec, memory, probe
-        self.shape = settings.shape
+        self.sizes = settings.sizes
         self.actor = Actor(settings, spec, *(memory.tensor(name) for name in PARAMETERS))
         self.older = self.actor  # acts with a version of the parameters that is not the newest
-        if self.shape.num_versions:
+        if self.sizes.num_versions:
             self.older = Actor(settings, spec, *(memory.tensor(name).clone() for name in PARAMETERS))
         self.algorithm = ALGORITHMS[settings.training.algorithm]
         self.levels = LevelsInWorker(settings, memory) if LevelState.is_needed(settings) else None
         self.slices: dict[int, SliceEnv] = {}
         # Of slices that could not be restored: observation and episode_start where they begin.
         self.restarted: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        self.lane_views: dict[int, Any] = {}
-        self.rows = [slab.sampled_rows() for slab in memory.slabs]
-        self.native_lane = make_native_lane(settings, spec, self.actor)
-        self.lane_slabs = [LaneSlab(rows) for rows in self.rows] if self.native_lane else []
+        self.microbatch_views: dict[int, Any] = {}
+        self.rows = [rollout.sampled_rows() for rollout in memory.rollouts]
+        self.native_microbatch = make_native_microbatch(settings, spec, self.actor)
+        self.rollout_columnss = [RolloutColumns(rows) for rows in self.rows] if self.native_microbatch else []
         self.handlers: dict[str, Callable[[Task], bool | None]] = {
             OPEN: self.open,
             COLLECT: self.collect,
@@ -85,7 +85,7 @@ class Worker:
     # --- environments ---------------------------------------------------------------------------------------
 
     def columns(self, slice_index: int) -> slice:
-        return slice(slice_index * self.shape.slice_envs, (slice_index + 1) * self.shape.slice_envs)
+        return slice(slice_index * self.sizes.slice_envs, (slice_index + 1) * self.sizes.slice_envs)
 
     def slot_of(self, task: Task) -> int:
         """Where the task's iteration starts."""
@@ -99,7 +99,7 @@ class Worker:
         env = make_slice(self.settings, task.number)
         self.slices[task.number] = env
         if task.detail:
-            start = np.ones(self.shape.slice_envs, bool)
+            start = np.ones(self.sizes.slice_envs, bool)
             self.publish(task.number, task.iteration, carry_observation=env.reset(), carry_start=start)
             return True
         memory, slot, columns = self.memory, self.slot_of(task), self.columns(task.number)
@@ -137,7 +137,7 @@ class Worker:
 
     def acting(self, slice_index: int, iteration: int) -> Actor:
         """With the parameters that the slice collects this iteration with."""
-        if self.shape.num_versions:
+        if self.sizes.num_versions:
             for own, name in zip(self.older.tensors, PARAMETERS, strict=True):
                 own.copy_(torch.from_numpy(self.memory.acting(name, slice_index, iteration)))
         return self.older
@@ -149,65 +149,67 @@ class Worker:
 
     def collecting(self, task: Task) -> Iterator[None]:
         """Pauses after every step, so that something more urgent can be done in between."""
-        slab, shape, columns = self.memory.slab(task.iteration), self.shape, self.columns(task.number)
+        rollout, sizes, columns = self.memory.rollout(task.iteration), self.sizes, self.columns(task.number)
         env, slot = self.slices[task.number], self.slot_of(task)
         draws = generator(self.settings.training.seed, "action", task.number, task.iteration)
         actor = self.acting(task.number, task.iteration)
-        noise = actor.draw_noise(draws, shape.num_steps, shape.slice_envs)
+        noise = actor.draw_noise(draws, sizes.num_steps, sizes.slice_envs)
         actor.refresh()
         saved = self.memory.carry_observation[slot, columns], self.memory.carry_start[slot, columns]
         observation, start = self.restarted.pop(task.number, saved)
-        slab.observation[0, columns], slab.episode_start[0, columns] = observation, start
-        slab.level_seed[:, columns] = slab.level_complete[:, columns] = -1  # unless a step says otherwise
-        slab.truncated[:, columns] = slab.final_value[:, columns] = 0
-        for t in range(shape.num_steps):
+        rollout.observation[0, columns], rollout.episode_start[0, columns] = observation, start
+        rollout.level_seed[:, columns] = rollout.level_complete[
+            :, columns
+        ] = -1  # unless a step says otherwise
+        rollout.truncated[:, columns] = rollout.final_value[:, columns] = 0
+        for t in range(sizes.num_steps):
             if self.levels is not None:
-                starts = slab.episode_start[t, columns]
+                starts = rollout.episode_start[t, columns]
                 self.levels.before_step(env, task.number, task.iteration, t, starts)
             mask = env.action_mask
             if mask is not None:
-                slab.action_mask[t, columns] = mask
-            acted = actor.act(slab.observation[t, columns], noise[t], mask)
-            slab.action[t, columns] = acted.action
-            slab.log_prob[t, columns] = acted.log_prob
-            keep_values(slab, t, columns, acted.values)
+                rollout.action_mask[t, columns] = mask
+            acted = actor.act(rollout.observation[t, columns], noise[t], mask)
+            rollout.action[t, columns] = acted.action
+            rollout.log_prob[t, columns] = acted.log_prob
+            keep_values(rollout, t, columns, acted.values)
             self.probe("collect", task.iteration, t)
-            self.step(env, actor, slab, t, columns)
+            self.step(env, actor, rollout, t, columns)
             self.memory.steps_done[task.number] = t + 1
             yield
         if self.levels is not None:
-            self.levels.after_steps(env, slab, columns)
-        last = slab.observation[shape.num_steps, columns]
-        keep_values(slab, shape.num_steps, columns, actor.infer(last).values.numpy())
-        self.check_outputs(slab, columns)
-        next_start = slab.episode_start[shape.num_steps, columns]
+            self.levels.after_steps(env, rollout, columns)
+        last = rollout.observation[sizes.num_steps, columns]
+        keep_values(rollout, sizes.num_steps, columns, actor.infer(last).values.numpy())
+        self.check_outputs(rollout, columns)
+        next_start = rollout.episode_start[sizes.num_steps, columns]
         carried = {"carry_observation": last, "carry_start": next_start}
         if self.curiosity is not None:
-            carried |= self.curiosity.reward(task.number, task.iteration, slab, columns)
+            carried |= self.curiosity.reward(task.number, task.iteration, rollout, columns)
         self.publish(task.number, task.iteration + 1, **carried)
 
-    def step(self, env: SliceEnv, actor: Actor, slab: Slab, t: int, columns: slice) -> None:
+    def step(self, env: SliceEnv, actor: Actor, rollout: RolloutBuffer, t: int, columns: slice) -> None:
         try:
-            result = env.step(slab.action[t, columns])
+            result = env.step(rollout.action[t, columns])
         except NumbersError as error:
             raise NumbersError(f"{error}, at step {t} of the iteration") from None
-        slab.observation[t + 1, columns] = result.observation
-        slab.reward[t, columns] = result.reward
-        slab.episode_start[t + 1, columns] = result.episode_start
+        rollout.observation[t + 1, columns] = result.observation
+        rollout.reward[t, columns] = result.reward
+        rollout.episode_start[t + 1, columns] = result.episode_start
         if result.level_seed is not None:
-            slab.level_seed[t, columns] = result.level_seed
+            rollout.level_seed[t, columns] = result.level_seed
         if result.level_complete is not None:
-            slab.level_complete[t, columns] = result.level_complete
+            rollout.level_complete[t, columns] = result.level_complete
         if result.final_observation is not None:
             assert result.truncated is not None
             value = actor.value(result.final_observation)
-            slab.truncated[t, columns] = result.truncated
-            slab.final_value[t, columns] = np.where(result.truncated, value, 0)
+            rollout.truncated[t, columns] = result.truncated
+            rollout.final_value[t, columns] = np.where(result.truncated, value, 0)
 
-    def check_outputs(self, slab: Slab, columns: slice) -> None:
+    def check_outputs(self, rollout: RolloutBuffer, columns: slice) -> None:
         """Finite weights and observations can still overflow in between."""
         for name, text in CHECKED.items():
-            found = np.argwhere(~np.isfinite(getattr(slab, name)[:, columns]))
+            found = np.argwhere(~np.isfinite(getattr(rollout, name)[:, columns]))
             if len(found):
                 t, env = found[0].tolist()
                 raise NumbersError(
@@ -218,59 +220,64 @@ class Worker:
     @torch.inference_mode()
     def revalue(self, task: Task) -> None:
         """What the learner's policy says of a slice's samples that an older one collected."""
-        slab, columns, steps = (
-            self.memory.slab(task.iteration),
+        rollout, columns, steps = (
+            self.memory.rollout(task.iteration),
             self.columns(task.number),
-            self.shape.num_steps,
+            self.sizes.num_steps,
         )
         actor, spec = self.actor, self.spec.action
         actor.refresh()
-        observation, action = slab.observation[:, columns], slab.action[:, columns]
-        step_rows = max(1, REVALUED_ROWS // self.shape.slice_envs)
+        observation, action = rollout.observation[:, columns], rollout.action[:, columns]
+        step_rows = max(1, REVALUED_ROWS // self.sizes.slice_envs)
         for first in range(0, steps + 1, step_rows):
             some = observation[first : first + step_rows]
             output = actor.infer(some.reshape(-1, *some.shape[2:]))
             end = first + len(some)
-            slab.learner_value[first:end, columns] = output.value.numpy().reshape(some.shape[:2])
+            rollout.learner_value[first:end, columns] = output.value.numpy().reshape(some.shape[:2])
             taken = torch.from_numpy(action[first:end].reshape(-1, action.shape[2]))
             output = output._replace(action=output.action[: len(taken)])
             if self.spec.masks_actions:
-                mask = slab.action_mask[first:end, columns].reshape(output.action.shape)
+                mask = rollout.action_mask[first:end, columns].reshape(output.action.shape)
                 output = heads.masked(output, torch.from_numpy(mask))
             log_prob = heads.evaluate(spec, output.action, output.log_std, taken).log_prob.numpy()
             last = min(end, steps)
-            slab.learner_log_prob[first:last, columns] = log_prob.reshape(last - first, self.shape.slice_envs)
+            rollout.learner_log_prob[first:last, columns] = log_prob.reshape(
+                last - first, self.sizes.slice_envs
+            )
 
     # --- update ---------------------------------------------------------------------------------------------
 
-    def lane_rows(self, lane: int, step: int) -> np.ndarray:
-        """The rows of the slab that a lane reads."""
-        shape, (epoch, minibatch) = self.shape, self.shape.epoch_and_minibatch(step)
-        slice_index, number = divmod(lane, len(shape.lane_sizes))
-        first = minibatch * shape.slice_samples + sum(shape.lane_sizes[:number])
-        return self.memory.step_rows[epoch, slice_index, first : first + shape.lane_sizes[number]]
+    def microbatch_rows(self, microbatch: int, step: int) -> np.ndarray:
+        """The rows of the rollout that a microbatch reads."""
+        sizes, (epoch, minibatch) = self.sizes, self.sizes.epoch_and_minibatch(step)
+        slice_index, number = divmod(microbatch, len(sizes.microbatch_sizes))
+        first = minibatch * sizes.slice_samples + sum(sizes.microbatch_sizes[:number])
+        return self.memory.step_rows[epoch, slice_index, first : first + sizes.microbatch_sizes[number]]
 
-    def lane_scalars(self, lane: int, plan: Lane) -> tuple[float, ...]:
-        actor = lane // len(self.shape.lane_sizes)
-        row = self.memory.step_scalars[actor if self.shape.num_actors else plan.step]
+    def microbatch_scalars(self, microbatch: int, plan: Microbatch) -> tuple[float, ...]:
+        actor = microbatch // len(self.sizes.microbatch_sizes)
+        row = self.memory.step_scalars[actor if self.sizes.num_actors else plan.step]
         return tuple(row[: plan.num_scalars].tolist())
 
     def gradient(self, task: Task) -> None:
-        lane, plan = task.number, task.detail
+        microbatch, plan = task.number, task.detail
         actor, key = self.learning(task)
         into, rows, scalars = (
-            self.gradient_views(lane),
-            self.lane_rows(lane, plan.step),
-            self.lane_scalars(lane, plan),
+            self.gradient_views(microbatch),
+            self.microbatch_rows(microbatch, plan.step),
+            self.microbatch_scalars(microbatch, plan),
         )
-        gradient, statistics = self.memory.lane_gradient[lane], self.memory.lane_statistics[lane]
-        self.probe("gradient", task.iteration, lane, gradient)
+        gradient, statistics = (
+            self.memory.microbatch_gradient[microbatch],
+            self.memory.microbatch_statistics[microbatch],
+        )
+        self.probe("gradient", task.iteration, microbatch, gradient)
         actor.network.begin_step(key)
-        if self.native_lane is None:
+        if self.native_microbatch is None:
             statistics[...] = self.differentiate(actor, task, torch.from_numpy(rows), scalars, into)
         else:
-            slab = self.lane_slabs[task.iteration % len(self.rows)]
-            self.native_lane.gradient(slab, rows, scalars, gradient, statistics)
+            rollout = self.rollout_columnss[task.iteration % len(self.rows)]
+            self.native_microbatch.gradient(rollout, rows, scalars, gradient, statistics)
 
     def differentiate(
         self, actor: Actor, task: Task, rows: torch.Tensor, scalars: tuple[float, ...], into: Any
@@ -283,39 +290,39 @@ class Worker:
             observation = torch.cat([observation, self.augmented(observation, task)])
             mask = None if mask is None else mask.repeat(2, 1)
         observation = actor.prepare(observation)
-        size = self.shape.learned_together
+        size = self.sizes.learned_together
         sampled = Sampled(batch, scalars, self.spec.action, self.settings.training, size)
         output = heads.masked(network.forward(observation), mask)
         find = regularized if augments else differentiate
         gradient, statistics = find(self.algorithm, network, output, sampled)
         network.backward(gradient, into)
         if self.curiosity is not None:
-            key = task.iteration, *self.shape.epoch_and_minibatch(task.detail.step)
+            key = task.iteration, *self.sizes.epoch_and_minibatch(task.detail.step)
             statistics = self.curiosity.learn(task.number, key, rows, statistics)
         return statistics
 
     def augmented(self, observation: torch.Tensor, task: Task) -> torch.Tensor:
-        """Drawn anew for each use of a sample; keyed by the lane, so any worker draws the same."""
+        """Drawn anew for each use of a sample; keyed by the microbatch, so any worker draws the same."""
         training = self.settings.training
-        key = (task.iteration, *self.shape.epoch_and_minibatch(task.detail.step), task.number)
+        key = (task.iteration, *self.sizes.epoch_and_minibatch(task.detail.step), task.number)
         draws = generator(training.seed, "augmentation", *key)
         return augmented(training.augmentation, observation, self.spec, draws)
 
     def learning(self, task: Task) -> tuple[Actor, tuple[int, ...]]:
-        """The policy that a lane's loss is differentiated at, and a name for its parameters."""
+        """The policy that a microbatch's loss is differentiated at, and a name for its parameters."""
         key = task.iteration, task.detail.step
-        if not self.shape.num_actors:
+        if not self.sizes.num_actors:
             return self.actor, key
-        slice_index = task.number // len(self.shape.lane_sizes)
+        slice_index = task.number // len(self.sizes.microbatch_sizes)
         return self.acting(slice_index, task.iteration), (*key, slice_index)
 
-    def gradient_views(self, lane: int) -> Any:
-        """Made once: lanes have fixed places."""
-        if lane not in self.lane_views:
-            vector = self.memory.tensor("lane_gradient")[lane]
+    def gradient_views(self, microbatch: int) -> Any:
+        """Made once: microbatches have fixed places."""
+        if microbatch not in self.microbatch_views:
+            vector = self.memory.tensor("microbatch_gradient")[microbatch]
             vector.zero_()  # the gaps between parameters stay 0
-            self.lane_views[lane] = self.actor.network.gradient_views(vector)
-        return self.lane_views[lane]
+            self.microbatch_views[microbatch] = self.actor.network.gradient_views(vector)
+        return self.microbatch_views[microbatch]
 
     # --- other tasks ----------------------------------------------------------------------------------------
 
@@ -338,6 +345,6 @@ class Worker:
             results[slot] = episode
 
 
-def keep_values(slab: Slab, t: int, columns: slice, values: np.ndarray) -> None:
+def keep_values(rollout: RolloutBuffer, t: int, columns: slice, values: np.ndarray) -> None:
     for name, column in zip(VALUES, values.T, strict=False):
-        getattr(slab, name)[t, columns] = column
+        getattr(rollout, name)[t, columns] = column

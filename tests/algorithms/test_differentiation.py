@@ -66,7 +66,7 @@ def samples(
     return Sampled(tensors, SCALARS, spec, settings.training, 2 * SAMPLES)
 
 
-def lane_gradient(
+def microbatch_gradient(
     algorithm: Algorithm,
     chosen: Network,
     observation: torch.Tensor,
@@ -108,13 +108,13 @@ def test_every_way_to_differentiate_agrees(kind: str, hidden: list[int], clip_va
     expected, expected_sums = end_to_end(policy, observation, sampled)
     plain = ALGORITHMS["ppo"]._replace(loss_gradient=None)
     found = {
-        "written out": lane_gradient(ALGORITHMS["ppo"], StackedMlp(policy, flat), observation, sampled),
-        "in the outputs": lane_gradient(plain, StackedMlp(policy, flat), observation, sampled),
+        "written out": microbatch_gradient(ALGORITHMS["ppo"], StackedMlp(policy, flat), observation, sampled),
+        "in the outputs": microbatch_gradient(plain, StackedMlp(policy, flat), observation, sampled),
     }
     for name, (gradient, sums) in found.items():
         np.testing.assert_allclose(gradient, expected, rtol=2e-4, atol=2e-6, err_msg=name)
         np.testing.assert_allclose(sums, expected_sums, rtol=1e-4, atol=1e-5, err_msg=name)
-    gradient, sums = lane_gradient(plain, AutogradNetwork(policy), observation, sampled)
+    gradient, sums = microbatch_gradient(plain, AutogradNetwork(policy), observation, sampled)
     assert torch.equal(gradient, expected), "cutting the graph at the outputs changed a bit"
     assert list(sums) == expected_sums
 
@@ -131,7 +131,7 @@ def test_a_second_value_is_differentiated_beside_the_first(hidden: list[int]) ->
     total = ALGORITHMS["ppo"].loss(output, sampled).loss + sampled.training.value_coef * error / (2 * SAMPLES)
     gradients = torch.autograd.grad(total, list(policy.parameters()))
     for chosen in (StackedMlp(policy, flat), AutogradNetwork(policy)):
-        found, sums = lane_gradient(ALGORITHMS["ppo"], chosen, observation, sampled)
+        found, sums = microbatch_gradient(ALGORITHMS["ppo"], chosen, observation, sampled)
         for view, gradient in zip(views(policy, found).values(), gradients, strict=True):
             np.testing.assert_allclose(view, gradient, rtol=2e-4, atol=2e-6)
         np.testing.assert_allclose(
@@ -155,12 +155,12 @@ def test_masked_actions_are_differentiated_like_all_others(kind: str) -> None:
     for view, gradient in zip(views(policy, expected).values(), gradients, strict=True):
         view.copy_(gradient)
     for chosen in (algorithm, algorithm._replace(loss_gradient=None)):
-        found, sums = lane_gradient(chosen, StackedMlp(policy, flat), observation, sampled, mask)
+        found, sums = microbatch_gradient(chosen, StackedMlp(policy, flat), observation, sampled, mask)
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=2e-6)
         np.testing.assert_allclose(
             sums, [float(torch.as_tensor(number).detach()) for number in statistics], rtol=1e-4, atol=1e-5
         )
-    found, _ = lane_gradient(algorithm, StackedMlp(policy, flat), observation, sampled)
+    found, _ = microbatch_gradient(algorithm, StackedMlp(policy, flat), observation, sampled)
     assert not np.allclose(found, expected, rtol=2e-2), "the mask did nothing"
 
 
@@ -174,7 +174,7 @@ def test_a_loss_may_ignore_an_output(kind: str) -> None:
 
     algorithm = ALGORITHMS["ppo"]._replace(loss=value_only, loss_gradient=None)
     sampled = samples(policy, observations())
-    gradient, _ = lane_gradient(algorithm, StackedMlp(policy, flat), observations(), sampled)
+    gradient, _ = microbatch_gradient(algorithm, StackedMlp(policy, flat), observations(), sampled)
     named = views(policy, gradient)
     assert not named["action_head.weight"].any() and named["value_head.weight"].any()
 

@@ -193,7 +193,7 @@ def test_the_divergence_and_its_slopes(kind: str) -> None:
         torch.testing.assert_close(found.by_log_std.sum(0), deviation.grad)
 
 
-def lane(kernels: str) -> tuple[Actor, torch.Tensor]:
+def microbatch(kernels: str) -> tuple[Actor, torch.Tensor]:
     settings = small_settings("coinrun", "nature", training__kernels=kernels)
     flat = torch.zeros(num_flat(Policy(settings, SPEC)))
     actor = Actor(settings, SPEC, flat, torch.zeros(()), torch.ones(()))
@@ -204,10 +204,10 @@ def lane(kernels: str) -> tuple[Actor, torch.Tensor]:
 
 
 @pytest.mark.parametrize("kernels", ["torch", "native"])
-def test_a_lane_against_autograd_through_both_halves(kernels: str) -> None:
+def test_a_microbatch_against_autograd_through_both_halves(kernels: str) -> None:
     if kernels == "native" and not available()[0]:
         pytest.skip("no kernels here")
-    actor, flat = lane(kernels)
+    actor, flat = microbatch(kernels)
     pictures = torch.from_numpy(images(SAMPLES, 64))
     changed = augmented("crop", pictures, SPEC, draws())
     sampled = samples(actor.policy, scaled_image(pictures))

@@ -1,4 +1,4 @@
-"""Sums of lanes and Adam on flat vectors, by our kernels and by torch."""
+"""Sums of microbatches and Adam on flat vectors, by our kernels and by torch."""
 
 import pytest
 import torch
@@ -12,14 +12,16 @@ KERNELS = ["torch", *(["native"] if available()[0] else [])]
 
 @pytest.mark.parametrize("kernels", KERNELS)
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 6, 7, 11, 16, 23])
-def test_lanes_are_summed_in_the_one_order(kernels: str, count: int) -> None:
+def test_microbatches_are_summed_in_the_one_order(kernels: str, count: int) -> None:
     everything = torch.randn(count, 2000, generator=torch.Generator().manual_seed(count))
-    lanes = everything[:, 16:1008]  # a block is a part of each lane, and not a whole number of chunks
+    microbatches = everything[
+        :, 16:1008
+    ]  # a block is a part of each microbatch, and not a whole number of chunks
     into = torch.full((992,), float("nan"))
-    squares = optimizers.sum_lanes(lanes, into, kernels)
-    assert torch.equal(into, minibatches.tree_sum(list(lanes)))
+    squares = optimizers.sum_microbatches(microbatches, into, kernels)
+    assert torch.equal(into, minibatches.tree_sum(list(microbatches)))
     assert squares == pytest.approx(float(into.double().square().sum()), rel=1e-12)
-    assert optimizers.sum_lanes(into.unsqueeze(0), into, kernels) == squares, (
+    assert optimizers.sum_microbatches(into.unsqueeze(0), into, kernels) == squares, (
         "the squares of a sum that is there"
     )
 
@@ -43,7 +45,7 @@ def test_our_adam_equals_torchs() -> None:
 
 def test_a_nan_gradient_shows_in_the_squares() -> None:
     for kernels in KERNELS:
-        lanes = torch.zeros(3, 64)
-        lanes[1, 5] = float("nan")
-        squares = optimizers.sum_lanes(lanes, torch.empty(64), kernels)
+        microbatches = torch.zeros(3, 64)
+        microbatches[1, 5] = float("nan")
+        squares = optimizers.sum_microbatches(microbatches, torch.empty(64), kernels)
         assert squares != squares

@@ -113,21 +113,21 @@ def test_loss_equals_its_definition(clips_value: bool) -> None:
     assert float(loss_of(batch, logits, value, clips_value, 200).loss) == pytest.approx(expected / 200)
 
 
-def test_lanes_add_up_to_the_minibatch() -> None:
+def test_microbatches_add_up_to_the_minibatch() -> None:
     batch, logits, value = made_up_batch(64)
     whole = loss_of(batch, logits, value, True, 64)
-    lanes = [
+    microbatches = [
         loss_of({k: v[i : i + 16] for k, v in batch.items()}, logits[i : i + 16], value[i : i + 16], True, 64)
         for i in range(0, 64, 16)
     ]
     for field in whole._fields:
-        total = sum(float(getattr(lane, field)) for lane in lanes)
+        total = sum(float(getattr(microbatch, field)) for microbatch in microbatches)
         assert float(getattr(whole, field)) == pytest.approx(total)
 
 
 def test_sample_order_visits_every_row_of_a_slice_once() -> None:
     order = minibatches.sample_order(seed=1, slice_index=2, iteration=3, epoch=0, num_samples=32)
-    rows = minibatches.slab_rows(order, slice_index=2, slice_envs=4, num_envs=16)
+    rows = minibatches.rollout_rows(order, slice_index=2, slice_envs=4, num_envs=16)
     steps, envs = np.divmod(np.sort(rows), 16)
     assert len(set(rows)) == 32
     assert set(envs) == {8, 9, 10, 11}

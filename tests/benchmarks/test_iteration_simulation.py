@@ -12,7 +12,7 @@ from parallel_ppo.machine.iteration_model import Iteration, Pieces
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.training.worker_count import pieces_of
 
-PIECES = Pieces(slices=4, lanes=16, updates=8)
+PIECES = Pieces(slices=4, microbatches=16, updates=8)
 
 
 def seconds(costs: Costs, workers: int, cores: int | None = None, pieces: Pieces = PIECES) -> float:
@@ -21,33 +21,33 @@ def seconds(costs: Costs, workers: int, cores: int | None = None, pieces: Pieces
 
 def test_one_worker_takes_as_long_as_it_was_measured_to() -> None:
     measured = Iteration(4.2, 6.5, 0.3, PIECES, workers=1, cores=2)
-    costs = costs_of(measured, slices=[1.0, 1.0], lanes=[0.04], claim=0.0, reduce=0.01)
+    costs = costs_of(measured, slices=[1.0, 1.0], microbatches=[0.04], claim=0.0, reduce=0.01)
     assert seconds(costs, 1, 2) == pytest.approx(measured.total)
 
 
 def test_equal_pieces_are_dealt_whole_and_the_rest_does_not_divide() -> None:
     costs = Costs((1.0,), (0.04,), 0.01, 0.08, 0.5)
-    for workers, slices, lanes in ((2, 2, 8), (3, 2, 6), (16, 1, 1), (64, 1, 1)):
-        expected = 0.5 + slices * 1.0 + 8 * (lanes * 0.05 + 0.08 / workers)
+    for workers, slices, microbatches in ((2, 2, 8), (3, 2, 6), (16, 1, 1), (64, 1, 1)):
+        expected = 0.5 + slices * 1.0 + 8 * (microbatches * 0.05 + 0.08 / workers)
         assert seconds(costs, workers) == pytest.approx(expected)
 
 
 def test_more_workers_than_cores_share_them() -> None:
     costs = Costs((1.0,), (0.04,), 0.0, 0.0, 0.0)
     assert seconds(costs, 4, 2) == pytest.approx(seconds(costs, 2, 2))
-    # Three at once take half as long again; one of them has a second slice, and the last lane is alone.
+    # Three at once take half as long again; one of them has a second slice, and the last microbatch is alone.
     assert seconds(costs, 3, 2) == pytest.approx(1.5 + 1.0 + 8 * 0.04 * (5 * 1.5 + 1))
 
 
 def test_a_spread_costs_the_many_more_than_the_few() -> None:
     spread = (0.03, 0.04, 0.05, 0.08)
-    even, uneven = (Costs((1.0,), lanes, 0.0, 0.0, 0.0) for lanes in ((fmean(spread),), spread))
+    even, uneven = (Costs((1.0,), microbatches, 0.0, 0.0, 0.0) for microbatches in ((fmean(spread),), spread))
     assert seconds(uneven, 1) == pytest.approx(seconds(even, 1), rel=0.05)
     assert seconds(uneven, 16) - 1.0 > 1.2 * (seconds(even, 16) - 1.0)
 
 
-def trace_of(folder: Path, workers: int, lane: int) -> Path:
-    """Lanes of `lane` us with gaps of a tenth, alternating over the workers; the first iteration is warm-up,
+def trace_of(folder: Path, workers: int, microbatch: int) -> Path:
+    """Microbatches of `microbatch` us with gaps of a tenth, alternating over the workers; the first iteration is warm-up,
     and slower.
     """
     events = []
@@ -57,7 +57,7 @@ def trace_of(folder: Path, workers: int, lane: int) -> Path:
         events.append(event | {"args": arguments})
 
     for iteration in (0, 1):
-        duration = lane if iteration else 9 * lane
+        duration = microbatch if iteration else 9 * microbatch
         for index in range(8):
             place = {"iteration": iteration, "epoch": 0, "minibatch": index // 4}
             add("gradient", index % workers, index // workers * 11 * duration // 10, duration, **place)
@@ -70,7 +70,7 @@ def trace_of(folder: Path, workers: int, lane: int) -> Path:
 
 
 def test_costs_are_read_from_traces(tmp_path) -> None:
-    pieces = Pieces(slices=4, lanes=8, updates=12)
+    pieces = Pieces(slices=4, microbatches=8, updates=12)
     for name in "ab":
         (tmp_path / name).mkdir()
     alone, together = trace_of(tmp_path / "a", 1, 1000), trace_of(tmp_path / "b", 2, 1200)
@@ -78,9 +78,9 @@ def test_costs_are_read_from_traces(tmp_path) -> None:
     found = measured_costs(smallest, [alone], [together], 1)
     assert found is not None
     costs, shared = found
-    assert (costs.slices, set(costs.lanes), len(costs.lanes)) == ((0.05,), {0.001}, 8)
+    assert (costs.slices, set(costs.microbatches), len(costs.microbatches)) == ((0.05,), {0.001}, 8)
     assert (costs.claim, costs.reduce) == (pytest.approx(0.0001), pytest.approx(0.0003))
-    assert (set(shared.slices), set(shared.lanes), len(shared.lanes)) == ({0.06}, {0.0012}, 8)
+    assert (set(shared.slices), set(shared.microbatches), len(shared.microbatches)) == ({0.06}, {0.0012}, 8)
     assert (shared.claim, shared.reduce) == (pytest.approx(0.00012), pytest.approx(0.0003))
     assert shared.rest == costs.rest
     assert measured_costs(smallest, [], [together], 1) is None
@@ -91,7 +91,7 @@ def test_many_cores_have_their_shape_and_more_work_for_the_coordinator() -> None
     settings = load_settings(file=iteration_simulation.MANY_CORES, flags={})
     costs = Costs((0.05,), (0.001,), 1e-4, 3e-4, 0.1)
     few, many = (
-        efficiencies((costs, costs), PIECES, steps) for steps in (4096, settings.shape.steps_per_iteration)
+        efficiencies((costs, costs), PIECES, steps) for steps in (4096, settings.sizes.steps_per_iteration)
     )
     assert few[0] == many[0], "this shape"
     assert few[1] != many[1], "16 times the coordinator's work, and just as much"

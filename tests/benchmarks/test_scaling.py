@@ -16,7 +16,7 @@ from parallel_ppo.reports.runs import load_run
 from tests.reports.run_copies import copy_run, edit_rows
 
 pytestmark = pytest.mark.usefixtures("real_run")
-PIECES = Pieces(slices=4, lanes=8, updates=12)
+PIECES = Pieces(slices=4, microbatches=8, updates=12)
 
 
 def sized(tmp_path, sizes, *, repeats=2, **options):

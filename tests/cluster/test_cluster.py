@@ -32,28 +32,30 @@ from tests.machine.machines import machine
 def test_the_tree_goes_on_across_nodes(
     num_nodes: int, num_slices: int, lane_samples: int, per_slice: int | None
 ) -> None:
-    """Over all lanes, or over the one of each slice that teaches curiosity's predictors."""
+    """Over all microbatches, or over the one of each slice that teaches curiosity's predictors."""
     settings = small_settings(
         env__num_envs=num_slices * 2, env__slice_envs=2, training__batch_size=num_slices * 8,
         training__lane_samples=lane_samples
     )  # fmt: skip
-    shape = settings.shape
-    num_lanes = shape.num_slices * (per_slice or len(shape.lane_sizes))
-    lanes = list(torch.randn(num_lanes, 50) * 10 ** torch.linspace(-4, 4, num_lanes)[:, None])
-    size = nodes.group_size(shape, num_nodes, per_slice)
-    owned = [nodes.own_lanes(shape, Node(rank, num_nodes), per_slice) for rank in range(num_nodes)]
-    assert [lane for part in owned for lane in part] == list(range(num_lanes))
+    sizes = settings.sizes
+    num_microbatches = sizes.num_slices * (per_slice or len(sizes.microbatch_sizes))
+    microbatches = list(
+        torch.randn(num_microbatches, 50) * 10 ** torch.linspace(-4, 4, num_microbatches)[:, None]
+    )
+    size = nodes.group_size(sizes, num_nodes, per_slice)
+    owned = [nodes.own_microbatches(sizes, Node(rank, num_nodes), per_slice) for rank in range(num_nodes)]
+    assert [microbatch for part in owned for microbatch in part] == list(range(num_microbatches))
     groups = [group for part in owned for group in nodes.groups(part, size)]
-    across = tree_sum([tree_sum(lanes[group.start : group.stop]) for group in groups])
-    assert torch.equal(across, tree_sum(lanes))
+    across = tree_sum([tree_sum(microbatches[group.start : group.stop]) for group in groups])
+    assert torch.equal(across, tree_sum(microbatches))
 
 
 def test_equal_power_of_two_blocks_exchange_one_vector_each() -> None:
-    shape = small_settings(env__slice_envs=2, training__lane_samples=4).shape
+    sizes = small_settings(env__slice_envs=2, training__lane_samples=4).sizes
     for num_nodes in (2, 4, 8):
-        size = nodes.group_size(shape, num_nodes)
+        size = nodes.group_size(sizes, num_nodes)
         assert all(
-            len(nodes.groups(nodes.own_lanes(shape, Node(rank, num_nodes)), size)) == 1
+            len(nodes.groups(nodes.own_microbatches(sizes, Node(rank, num_nodes)), size)) == 1
             for rank in range(num_nodes)
         )
 
@@ -212,7 +214,7 @@ def test_the_interface_leads_to_the_first_node() -> None:
 @pytest.mark.multiprocess
 @pytest.mark.slow
 def test_any_number_of_nodes_learns_the_same_bits(tmp_path: Path) -> None:
-    """Three nodes hold unequal blocks: their lanes are exchanged in groups."""
+    """Three nodes hold unequal blocks: their microbatches are exchanged in groups."""
     budget = [*CARTPOLE, "--total-timesteps", "512"]
     alone = train(tmp_path / "alone", *budget, *QUIET)
     for count in (2, 3):

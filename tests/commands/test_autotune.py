@@ -77,8 +77,8 @@ def test_the_yaml_loads_again_and_learns_the_same(tmp_path: Path) -> None:
 def test_a_trial_keeps_the_proportion_of_collecting_and_learning() -> None:
     full = load_settings(file=None, flags={})
     short = autotune.shortened(full)
-    assert (short.shape.num_minibatches, short.shape.num_epochs) == (1, full.shape.num_epochs)
-    assert short.shape.lane_sizes == full.shape.lane_sizes
+    assert (short.sizes.num_minibatches, short.sizes.num_epochs) == (1, full.sizes.num_epochs)
+    assert short.sizes.microbatch_sizes == full.sizes.microbatch_sizes
 
 
 @pytest.mark.slow

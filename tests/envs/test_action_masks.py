@@ -73,7 +73,7 @@ def test_samples_that_are_revalued_are_masked_too() -> None:
     spec = probe(settings)
     memory = Memory(settings, spec, num_flat(Policy(settings, spec)))
     memory.parameters[:] = np.random.default_rng(2).normal(size=memory.parameters.shape)
-    pool = InlinePool(Worker(settings, spec, memory), range(settings.shape.num_slices), 0)
+    pool = InlinePool(Worker(settings, spec, memory), range(settings.sizes.num_slices), 0)
     pool.run([Task(COLLECT, 0, 0), Task(REVALUE, 0, 0)])
     np.testing.assert_allclose(memory.learner_log_prob[:, :8], memory.log_prob[:, :8], rtol=1e-4, atol=1e-4)
 

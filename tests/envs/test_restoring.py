@@ -33,12 +33,12 @@ def drifting() -> tuple[TrainingState, EnvSpec]:
 
 
 def opened(state: TrainingState, spec: EnvSpec) -> InlinePool:
-    slices = range(state.settings.shape.num_slices)
+    slices = range(state.settings.sizes.num_slices)
     return InlinePool(Worker(state.settings, spec, state.memory), slices, state.counters.iteration)
 
 
 def collect(state: TrainingState, pool: InlinePool) -> list[Episode]:
-    slices = range(state.settings.shape.num_slices)
+    slices = range(state.settings.sizes.num_slices)
     pool.run(Task(COLLECT, index, state.counters.iteration) for index in slices)
     episodes = state.finish_episodes()
     state.counters.iteration += 1
@@ -68,5 +68,5 @@ def test_a_checkpoint_after_a_restart_pairs_states_with_their_own_observations()
     assert not pool.exact and all(np.array_equal(before[name], after[name]) for name in before)
     began = [single.observation for env in pool.worker.slices.values() for single in env.singles]
     collect(state, pool)
-    slab = state.memory.slab(1)
-    assert slab.episode_start[0].all() and np.allclose(slab.observation[0], began)
+    rollout = state.memory.rollout(1)
+    assert rollout.episode_start[0].all() and np.allclose(rollout.observation[0], began)

@@ -16,7 +16,7 @@ def actions(settings: Settings, count: int, seed: int = 0) -> np.ndarray:
     spec = probe(settings).action
     return (
         np.random.default_rng(seed)
-        .integers(0, spec.sizes[0], (count, settings.shape.slice_envs, 1))
+        .integers(0, spec.sizes[0], (count, settings.sizes.slice_envs, 1))
         .astype(np.float32)
     )
 

@@ -36,7 +36,7 @@ def collected(*, is_cut: bool, value: float, gae_lambda: float, scaled: bool = F
     bind(policy, state.parameters)
     with torch.no_grad():
         policy.value_head.bias.fill_(value)
-    InlinePool(Worker(settings, spec, memory), range(settings.shape.num_slices), 0).run([Task(COLLECT, 0)])
+    InlinePool(Worker(settings, spec, memory), range(settings.sizes.num_slices), 0).run([Task(COLLECT, 0)])
     ppo.targets(memory, state.rewards.scaled(memory), settings.training)
     return memory
 

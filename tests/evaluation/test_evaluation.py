@@ -170,5 +170,5 @@ def test_a_slice_is_a_function_of_its_key() -> None:
 
 def test_a_policy_of_actors_that_learned_in_turn_is_played_as_any_other() -> None:
     settings = small_settings(training__algorithm="a3c", training__batch_size=256, training__num_actors=16)
-    assert playing.level_set_settings(settings, "train", 0).shape.slice_envs == playing.SLOTS
+    assert playing.level_set_settings(settings, "train", 0).sizes.slice_envs == playing.SLOTS
     assert len(episodes(settings, 0, 8)) == 8

@@ -60,7 +60,7 @@ def make_observer(worker: int | None) -> Callable[..., None]:
     def probe_in_worker(phase: str, iteration: int, step: int = 0, about_to_change: Any = None) -> None:
         if (
             phase == "gradient"
-        ):  # whichever lane it is: the first, second, ... of this worker in the iteration
+        ):  # whichever microbatch it is: the first, second, ... of this worker in the iteration
             step = visits[phase, iteration]
             visits[phase, iteration] += 1
         entry = plan.due(worker, phase, iteration, step)

@@ -42,7 +42,7 @@ class World:
         draw = np.random.default_rng([iteration, variant])
         state, memory = self.state, self.state.memory
         state.counters.iteration = iteration
-        state.counters.env_steps = iteration * self.settings.shape.steps_per_iteration
+        state.counters.env_steps = iteration * self.settings.sizes.steps_per_iteration
         initialise(self.policy, state.parameters, iteration)
         state.first_moment.normal_()
         state.second_moment.uniform_(0, 1)

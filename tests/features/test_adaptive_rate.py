@@ -34,10 +34,10 @@ def test_every_step_has_the_rate_of_the_rule(by_workers: bool) -> None:
     state, pool, _ = collected(settings)
     if not by_workers:
         pool.steps = None
-    learn(state, pool, NoCluster(settings.shape), Schedules(1e-4, 0.2), Timeline())
+    learn(state, pool, NoCluster(settings.sizes), Schedules(1e-4, 0.2), Timeline())
     rates, expected = [], [5e-4]  # of the settings; those of the schedules do not count
     for *sums, _, _, rate, _ in state.memory.step_results.tolist():
-        divergence = Statistics(*sums).approx_kl / settings.shape.batch_size
+        divergence = Statistics(*sums).approx_kl / settings.sizes.batch_size
         if rates:
             expected.append(adapted(settings.training, expected[-1], divergence))
         rates.append(rate)

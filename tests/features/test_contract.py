@@ -63,7 +63,7 @@ def all_arrays(state: TrainingState, *kinds: type) -> dict[str, np.ndarray]:
 
 
 def iterate(state: TrainingState) -> dict[str, float]:
-    cluster = NoCluster(state.settings.shape)
+    cluster = NoCluster(state.settings.sizes)
     learned = update.learn(state, None, cluster, Schedules(1e-3, 0.2), Timeline())  # type: ignore[arg-type]
     state.finish_episodes()
     return learned.columns

@@ -22,7 +22,7 @@ from parallel_ppo.features.rewards import RewardNormalizer
 from parallel_ppo.memory.snapshots import Environments
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.parameters import bind, num_flat
-from parallel_ppo.settings.curiosity import CURIOSITY_KINDS, taught_samples
+from parallel_ppo.settings.curiosity import CURIOSITY_KINDS, predictor_samples
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.memory import Memory
 from tests.conftest import small_settings
@@ -219,10 +219,10 @@ def test_intrinsic_advantages_do_not_end_with_an_episode() -> None:
         ((1, 1), 0.1, (1, 0)),
     ],
 )
-def test_the_first_lanes_of_every_slice_teach(
+def test_the_first_microbatches_of_every_slice_teach(
     sizes: tuple[int, ...], share: float, expected: tuple[int, ...]
 ) -> None:
-    assert taught_samples(sizes, share) == expected
+    assert predictor_samples(sizes, share) == expected
 
 
 @pytest.mark.parametrize(

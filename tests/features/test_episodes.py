@@ -20,13 +20,13 @@ def test_an_episode_says_which_level_it_was_and_whether_it_was_solved() -> None:
     episodes.own.episode_return[0], episodes.own.episode_length[0] = 5.0, 9
     start = np.zeros((3, 3), np.uint8)
     start[1, 0] = start[2, 1] = start[2, 2] = 1
-    slab = SimpleNamespace(
+    rollout = SimpleNamespace(
         reward=np.ones((2, 3), np.float32),
         episode_start=start,
         level_seed=np.array([[40, 0, 0], [0, 41, -1]], np.int32),
         level_complete=np.array([[1, 0, 0], [1, 0, -1]], np.int8),
     )
-    found = [episode.as_dict() for episode in episodes.finish(slab, iteration=4, env_steps=600)]
+    found = [episode.as_dict() for episode in episodes.finish(rollout, iteration=4, env_steps=600)]
     assert [(row["env"], row["level_seed"], row["success"]) for row in found] == [
         (0, 40, True),
         (1, 41, False),
@@ -38,11 +38,11 @@ def test_an_episode_says_which_level_it_was_and_whether_it_was_solved() -> None:
 def test_the_last_hundred_returns_are_remembered_in_order() -> None:
     episodes, start = unfinished(1), np.ones((RECENT + 8, 1), np.uint8)
     missing = np.full((RECENT + 7, 1), -1)
-    slab = SimpleNamespace(
+    rollout = SimpleNamespace(
         reward=np.arange(RECENT + 7.0).reshape(-1, 1), episode_start=start, level_seed=missing,
         level_complete=missing,
     )  # fmt: skip
-    episodes.finish(slab, iteration=0, env_steps=0)  # type: ignore[arg-type]
+    episodes.finish(rollout, iteration=0, env_steps=0)  # type: ignore[arg-type]
     assert episodes.recent_returns == list(range(7, RECENT + 7)) and episodes.recent_lengths == [1] * RECENT
 
 
@@ -56,14 +56,14 @@ def test_a_worker_keeps_what_the_environment_says_of_a_level() -> None:
         "truncated",
         "final_value",
     )
-    slab = SimpleNamespace(action=np.zeros((1, 2)), **{name: np.full((2, 2), 99.0) for name in names})
+    rollout = SimpleNamespace(action=np.zeros((1, 2)), **{name: np.full((2, 2), 99.0) for name in names})
     over = np.array([True, False])
     told = [
         Step(np.zeros(2), np.zeros(2), over, None, None, np.array([7, 8]), np.array([True, False])),
         Step(np.zeros(2), np.zeros(2), over, None, None, None, None),
     ]
     for step, seeds, solved in zip(told, ([7, 8], [-1, -1]), ([1, 0], [-1, -1]), strict=True):
-        slab.level_seed[:] = slab.level_complete[:] = -1  # as a collect begins
+        rollout.level_seed[:] = rollout.level_complete[:] = -1  # as a collect begins
         env = SimpleNamespace(step=lambda action, step=step: step)
-        Worker.step(SimpleNamespace(), env, SimpleNamespace(), slab, 0, slice(0, 2))  # type: ignore[arg-type]
-        assert slab.level_seed[0].tolist() == seeds and slab.level_complete[0].tolist() == solved
+        Worker.step(SimpleNamespace(), env, SimpleNamespace(), rollout, 0, slice(0, 2))  # type: ignore[arg-type]
+        assert rollout.level_seed[0].tolist() == seeds and rollout.level_complete[0].tolist() == solved

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.kernels.test_native_microbatch import write_plan
 from torch.nn import functional
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
@@ -31,10 +32,9 @@ from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.planning import resolve_kernels
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.tasks import GRADIENT, Lane, Task
+from parallel_ppo.workers.tasks import GRADIENT, Microbatch, Task
 from parallel_ppo.workers.worker import Worker
 from tests.kernels.networks import USABLE, make_case, native_result, needs_kernels, usual_shape
-from tests.kernels.test_native_lane import write_plan
 
 each_network = pytest.mark.parametrize("network", NETWORKS)
 
@@ -310,7 +310,7 @@ def test_heads_give_the_same_bits_with_every_instruction_set(monkeypatch: pytest
 
 @needs_kernels
 @each_network
-def test_a_workers_lane_gradient_is_that_of_the_plain_formulation(network: str) -> None:
+def test_a_workers_microbatch_gradient_is_that_of_the_plain_formulation(network: str) -> None:
     """Also in the next minibatch, with other parameters: the weights must have been packed anew."""
     workers, spec = {}, spec_of(network)
     for kernels in ("native", "torch"):
@@ -329,9 +329,9 @@ def test_a_workers_lane_gradient_is_that_of_the_plain_formulation(network: str) 
     for minibatch in (0, 1):
         for worker in workers.values():
             worker.memory.tensor("parameters").mul_(1 + minibatch)
-            for lane in range(worker.shape.num_lanes):
-                worker.run(Task(GRADIENT, lane, 0, Lane(minibatch, 3)))
-        ours, plain = (workers[kernels].memory.lane_gradient for kernels in ("native", "torch"))
+            for microbatch in range(worker.sizes.num_microbatches):
+                worker.run(Task(GRADIENT, microbatch, 0, Microbatch(minibatch, 3)))
+        ours, plain = (workers[kernels].memory.microbatch_gradient for kernels in ("native", "torch"))
         scale = np.abs(plain).max()
         np.testing.assert_allclose(ours / scale, plain / scale, rtol=0, atol=2e-5)
 
@@ -359,7 +359,7 @@ def test_the_benchmark_names_every_layer(
         *shape,
         "--rounds",
         "1",
-        "--lane",
+        "--microbatch",
         "2",
         "--batch",
         "2",

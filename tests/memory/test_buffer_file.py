@@ -34,7 +34,7 @@ def test_a_run_in_a_file_learns_the_same_and_leaves_nothing(tmp_path: Path) -> N
     assert list(disk.iterdir()) == []
 
 
-def test_the_slabs_alone_lie_in_reserved_blocks_without_a_name(tmp_path: Path) -> None:
+def test_the_rollouts_alone_lie_in_reserved_blocks_without_a_name(tmp_path: Path) -> None:
     settings = small_settings(training__algorithm="appo", training__lag=1)
     filed = settings.changed("hardware", buffers="file", buffer_directory=str(tmp_path))
     spec = probe(settings)
@@ -52,14 +52,14 @@ def test_the_slabs_alone_lie_in_reserved_blocks_without_a_name(tmp_path: Path) -
     start = np.frombuffer(memory.maps[2], np.uint8).ctypes.data
     for name, field in memory.table.items():
         places = [
-            getattr(slab, name).ctypes.data - start
-            for slab in (memory.slabs if field.kind is Rollout else [memory])
+            getattr(rollout, name).ctypes.data - start
+            for rollout in (memory.rollouts if field.kind is Rollout else [memory])
         ]
         if getattr(memory, name).size:
             assert all((0 <= place < size) == (field.kind is Rollout) for place in places), name
     other = Memory(filed, spec, 64, memory.descriptors)
-    memory.slabs[1].reward[3, 5] = 7
-    assert other.slabs[1].reward[3, 5] == 7
+    memory.rollouts[1].reward[3, 5] = 7
+    assert other.rollouts[1].reward[3, 5] == 7
 
 
 def test_too_large_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,10 +18,10 @@ from parallel_ppo.records.trace import ChromeTrace
 from parallel_ppo.training import planning, session
 from parallel_ppo.training.recorder import Iteration
 from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Lane, Task
+from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Microbatch, Task
 
 ROOT = Path(__file__).resolve().parents[2]
-LANE = Task(GRADIENT, 0, 0, Lane(0, 3))
+MICROBATCH = Task(GRADIENT, 0, 0, Microbatch(0, 3))
 
 
 def made_up_iteration() -> Iteration:
@@ -29,9 +29,9 @@ def made_up_iteration() -> Iteration:
     spans = [
         Span(0, Task(COLLECT, 0, 0), 100.0, 110.0),
         Span(1, Task(COLLECT, 1, 0), 100.0, 108.0),
-        Span(0, LANE, 111.0, 119.0),
-        Span(1, LANE._replace(number=1), 111.0, 116.0),
-        Span(0, Task("sum", 0, 0, Lane(0, 3)), 119.0, 120.0),
+        Span(0, MICROBATCH, 111.0, 119.0),
+        Span(1, MICROBATCH._replace(number=1), 111.0, 116.0),
+        Span(0, Task("sum", 0, 0, Microbatch(0, 3)), 119.0, 120.0),
     ]
     return Iteration([], {}, {}, 100.0, 110.0, 120.0, spans, [])
 
@@ -112,7 +112,7 @@ def test_every_phase_and_wait_is_in_the_trace(tmp_path: Path) -> None:
         "gradients": "wait",
         "reduce": "wait",
     }
-    trace.add([], [Span(1, LANE, 125.0, 126.0)])  # the wait reaches over two calls
+    trace.add([], [Span(1, MICROBATCH, 125.0, 126.0)])  # the wait reaches over two calls
     assert read_events(tmp_path / "t.json")[-2]["dur"] == 9_000_000
     trace.close()
     trace.close()

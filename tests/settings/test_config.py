@@ -31,9 +31,9 @@ def error(flags: dict, text: str | None = None, tmp_path: Path | None = None) ->
 
 def test_defaults() -> None:
     settings = Settings()
-    shape = settings.shape
-    assert (shape.num_envs, shape.num_steps, shape.num_epochs, shape.batch_size) == (32, 128, 4, 1024)
-    assert (shape.slice_envs, shape.num_slices, shape.slice_samples, shape.lane_sizes) == (
+    sizes = settings.sizes
+    assert (sizes.num_envs, sizes.num_steps, sizes.num_epochs, sizes.batch_size) == (32, 128, 4, 1024)
+    assert (sizes.slice_envs, sizes.num_slices, sizes.slice_samples, sizes.microbatch_sizes) == (
         8,
         4,
         256,
@@ -73,8 +73,8 @@ def test_shipped_files_load_and_print_as_themselves(name: str, tmp_path: Path) -
 def test_procgen_is_shipped_with_the_published_settings_however_it_is_trained() -> None:
     kinds = ("parallel", "sequential", "cpu_cluster")
     parallel, *others = [load_settings(file=ROOT / "config" / f"ppo_{kind}.yaml", flags={}) for kind in kinds]
-    shape, training = parallel.shape, parallel.training
-    assert (shape.num_envs, shape.num_steps, shape.num_epochs, shape.batch_size) == (64, 256, 3, 2048)
+    sizes, training = parallel.sizes, parallel.training
+    assert (sizes.num_envs, sizes.num_steps, sizes.num_epochs, sizes.batch_size) == (64, 256, 3, 2048)
     assert (training.learning_rate, training.gamma, training.gae_lambda) == (5e-4, 0.999, 0.95)
     assert (training.clip_range, training.entropy_coef, training.clip_value_loss) == (0.2, 0.01, True)
     assert all((other.env, other.training) == (parallel.env, parallel.training) for other in others)
@@ -214,7 +214,7 @@ def test_a_changed_learning_setting_is_named() -> None:
 @pytest.mark.parametrize(("envs", "slice_envs"), [(32, 8), (7, 7), (12, 6), (11, 1), (1, 1), (100, 5)])
 def test_slices_are_the_largest_divisor_up_to_eight(envs: int, slice_envs: int) -> None:
     settings = load_settings(file=None, flags={"env.num_envs": envs, "training.batch_size": envs * 128})
-    assert settings.shape.slice_envs == slice_envs
+    assert settings.sizes.slice_envs == slice_envs
 
 
 @pytest.mark.parametrize(
@@ -225,21 +225,21 @@ def test_slices_of_an_mlp_are_smaller_where_they_share_a_minibatch_evenly(
     envs: int, batch: int, slice_envs: int
 ) -> None:
     settings = Settings().changed("env", num_envs=envs).changed("training", policy="mlp", batch_size=batch)
-    assert settings.shape.slice_envs == slice_envs
+    assert settings.sizes.slice_envs == slice_envs
 
 
-def test_lanes_split_a_share_evenly() -> None:
+def test_microbatches_split_a_share_evenly() -> None:
     settings = load_settings(
         file=None, flags={"training.batch_size": 4096, "training.n_steps": 128, "training.lane_samples": 100}
     )
-    assert settings.shape.lane_sizes == (94, *(93,) * 10)
-    assert sum(settings.shape.lane_sizes) == settings.shape.slice_samples == 1024
+    assert settings.sizes.microbatch_sizes == (94, *(93,) * 10)
+    assert sum(settings.sizes.microbatch_sizes) == settings.sizes.slice_samples == 1024
 
 
 def test_a_changed_copy_derives_its_own_shape() -> None:
     settings = small_settings(policy="auto", training__batch_size=256)
-    assert settings.shape.lane_sizes == (64, 64)
-    assert settings.changed("training", policy="mlp").shape.lane_sizes == (64,)
+    assert settings.sizes.microbatch_sizes == (64, 64)
+    assert settings.changed("training", policy="mlp").sizes.microbatch_sizes == (64,)
 
 
 WRONG = ("", "abc", "-1", "1e308", ".nan", "[0]", "{a: 1}", "2024-01-01", "!!binary aGk=", "0x" + "f" * 5000)

@@ -8,7 +8,7 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.records.timeline import Phase
 from parallel_ppo.records.trace import ChromeTrace
 from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Lane, Task
+from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Microbatch, Task
 from tools.trace_idle import idle_by_phase, picture
 
 
@@ -20,7 +20,7 @@ def write_trace(path: Path, *, lag: bool) -> Path:
     for iteration in range(4):
         at = 10.0 * iteration
         phases = [Phase("collect", at, at + 4), Phase("gradients", at + 4, at + 8)]
-        gradient = Task(GRADIENT, 0, iteration, Lane(0, 3))
+        gradient = Task(GRADIENT, 0, iteration, Microbatch(0, 3))
         spans = [Span(0, gradient, at + 4, at + 8), Span(1, gradient, at + 4, at + 7)]
         spans += [Span(0, Task(COLLECT, 0, iteration), at, at + (10 if lag else 4)),
                   Span(1, Task(COLLECT, 1, iteration), at, at + 2)]  # fmt: skip

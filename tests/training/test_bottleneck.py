@@ -9,7 +9,7 @@ from parallel_ppo.machine.iteration_model import Iteration, Pieces, busiest
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.bottleneck import Tally, limit
 
-SETTINGS = Settings()  # 4 slices, 16 lanes
+SETTINGS = Settings()  # 4 slices, 16 microbatches
 
 
 def record(**changes: float) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def said(changes: dict[str, float], **circumstances: Any) -> str:
     for _ in range(100):
         tally.add(record(**changes))
     given = {
-        "num_slices": SETTINGS.shape.num_slices,
+        "num_slices": SETTINGS.sizes.num_slices,
         "workers": 2,
         "cores": 2,
         "checkpoint_share": 0.0,
@@ -124,7 +124,7 @@ def advice(*records: dict[str, Any], workers: int = 2) -> str | None:
     tally = Tally()
     for one in records:
         tally.add(one)
-    num_slices = SETTINGS.shape.num_slices
+    num_slices = SETTINGS.sizes.num_slices
     return limit(tally, SETTINGS, num_slices=num_slices, workers=workers, cores=2, checkpoint_share=0.0)
 
 

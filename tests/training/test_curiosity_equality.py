@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 SHAPE = ["--env", "MountainCar-v0", "--num-envs", "8", "--set", "env.slice_envs=2", "--n-steps", "16",
          "--seed", "7", "--batch-size", "64", "--n-epochs", "2", "--set", "logging.tensorboard=false",
          "--set", "curiosity.warmup_steps=100", "--set", "curiosity.hidden_size=16",
-         # Of a slice's four lanes, one teaches the predictors, one does so in part.
+         # Of a slice's four microbatches, one teaches the predictors, one does so in part.
          "--set", "training.lane_samples=4", "--set", "curiosity.update_share=0.4"]  # fmt: skip
 HASHES = "policy_sha256", "state_sha256"
 

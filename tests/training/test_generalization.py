@@ -55,4 +55,6 @@ def test_without_levels_there_is_no_gap_and_a_resume_may_ask_for_it(tmp_path) ->
 
 def test_a_changed_setting_changes_the_shape() -> None:
     settings = load_settings(file=None, flags={"env.id": "CartPole-v1"})
-    assert settings.shape.lane_sizes != settings.changed("training", policy="mlp").shape.lane_sizes
+    assert (
+        settings.sizes.microbatch_sizes != settings.changed("training", policy="mlp").sizes.microbatch_sizes
+    )

@@ -36,8 +36,8 @@ def collected(settings: Settings) -> tuple[TrainingState, InlinePool, Policy]:
     state = TrainingState(settings, memory)
     bind(policy, state.parameters)
     initialise(policy, state.parameters, settings.training.seed)
-    pool = InlinePool(Worker(settings, spec, memory), range(settings.shape.num_slices), 0)
-    pool.run(Task(COLLECT, index, 0) for index in range(settings.shape.num_slices))
+    pool = InlinePool(Worker(settings, spec, memory), range(settings.sizes.num_slices), 0)
+    pool.run(Task(COLLECT, index, 0) for index in range(settings.sizes.num_slices))
     return state, pool, policy
 
 
@@ -66,24 +66,24 @@ def plain_update(
     state: TrainingState, policy: Policy, settings: Settings, learning_rate: float
 ) -> dict[str, torch.Tensor]:
     """Whole minibatches through one autograd graph, torch.optim.Adam, torch's clip_grad_norm_."""
-    training, shape, memory = settings.training, settings.shape, state.memory
+    training, sizes, memory = settings.training, settings.sizes, state.memory
     policy = copy.deepcopy(policy)
     optimizer = torch.optim.Adam(policy.parameters(), learning_rate, eps=training.adam_eps)
     prepare = Preparation(settings, policy.spec, torch.zeros(()), torch.ones(()))
     rows_of = memory.sampled_rows()
-    for epoch in range(shape.num_epochs):
+    for epoch in range(sizes.num_epochs):
         orders = [
-            minibatches.slab_rows(
+            minibatches.rollout_rows(
                 minibatches.sample_order(
                     seed=training.seed, slice_index=s, iteration=0, epoch=epoch,
-                    num_samples=shape.num_steps * shape.slice_envs,
+                    num_samples=sizes.num_steps * sizes.slice_envs,
                 ),
-                slice_index=s, slice_envs=shape.slice_envs, num_envs=shape.num_envs,
+                slice_index=s, slice_envs=sizes.slice_envs, num_envs=sizes.num_envs,
             )
-            for s in range(shape.num_slices)
+            for s in range(sizes.num_slices)
         ]  # fmt: skip
-        for minibatch in range(shape.num_minibatches):
-            span = slice(minibatch * shape.slice_samples, (minibatch + 1) * shape.slice_samples)
+        for minibatch in range(sizes.num_minibatches):
+            span = slice(minibatch * sizes.slice_samples, (minibatch + 1) * sizes.slice_samples)
             rows = torch.from_numpy(np.concatenate([order[span] for order in orders]))
             batch = {name: values[rows] for name, values in rows_of.items()}
             advantage = batch["advantage"]
@@ -108,7 +108,7 @@ def test_update_equals_the_plain_formulation(env: str, kind: str) -> None:
     expected = plain_update(state, policy, settings, 1e-4)
     state.rewind(before)
     start = {name: view.clone() for name, view in views(policy, state.parameters).items()}
-    statistics = learn(state, pool, NoCluster(settings.shape), Schedules(1e-4, 0.2), Timeline())
+    statistics = learn(state, pool, NoCluster(settings.sizes), Schedules(1e-4, 0.2), Timeline())
     assert statistics.columns["minibatches"] == 8
     for name, view in views(policy, state.parameters).items():
         moved = float((view - start[name]).abs().max())
@@ -119,9 +119,9 @@ def test_update_equals_the_plain_formulation(env: str, kind: str) -> None:
 def test_target_kl_stops_before_the_step() -> None:
     settings = small_settings(training__target_kl=1e-9, training__learning_rate=1e-2)
     state, pool, _ = collected(settings)
-    columns = learn(state, pool, NoCluster(settings.shape), Schedules(1e-2, 0.2), Timeline()).columns
+    columns = learn(state, pool, NoCluster(settings.sizes), Schedules(1e-2, 0.2), Timeline()).columns
     assert columns["kl_stopped"] == 1
-    assert columns["minibatches"] < settings.shape.num_epochs * settings.shape.num_minibatches
+    assert columns["minibatches"] < settings.sizes.num_epochs * settings.sizes.num_minibatches
     assert state.counters.optimizer_steps == columns["minibatches"]
 
 
@@ -131,10 +131,10 @@ def test_a_gradient_that_is_not_finite_is_never_applied() -> None:
     state.memory.log_prob[3, 9] = np.nan
     before = state.parameters.clone()
     with pytest.raises(NumbersError, match="environments 8 to 15"):
-        for _ in range(settings.shape.num_minibatches):
-            learn(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
+        for _ in range(settings.sizes.num_minibatches):
+            learn(state, pool, NoCluster(settings.sizes), Schedules(1e-3, 0.2), Timeline())
     moved = int((state.parameters != before).sum())
-    assert state.counters.optimizer_steps < settings.shape.num_minibatches
+    assert state.counters.optimizer_steps < settings.sizes.num_minibatches
     assert torch.isfinite(state.parameters).all() and moved >= 0
 
 
@@ -168,7 +168,7 @@ def test_an_infinite_divergence_is_no_reason_to_stop_in_silence() -> None:
     state.memory.log_prob[:] = -200  # the ratio overflows
     before = state.parameters.clone()
     with pytest.raises(NumbersError, match="not finite"):
-        learn(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
+        learn(state, pool, NoCluster(settings.sizes), Schedules(1e-3, 0.2), Timeline())
     assert torch.equal(state.parameters, before)
 
 
@@ -187,8 +187,8 @@ def learned(settings: Settings, iterations: int) -> tuple[torch.Tensor, torch.Te
     start = state.parameters.clone()
     for iteration in range(iterations):
         if iteration:
-            pool.run(Task(COLLECT, index, iteration) for index in range(settings.shape.num_slices))
-        learn(state, pool, NoCluster(settings.shape), Schedules(7e-4, 0.2), Timeline())
+            pool.run(Task(COLLECT, index, iteration) for index in range(settings.sizes.num_slices))
+        learn(state, pool, NoCluster(settings.sizes), Schedules(7e-4, 0.2), Timeline())
         state.counters.iteration += 1
     pool.close()
     return state.parameters.clone(), state.parameters - start
@@ -220,39 +220,39 @@ def test_without_a_lag_vtrace_aims_at_the_lambda_one_return(env: str, kind: str)
     )  # fmt: skip
     state, pool, _ = collected(settings)
     start = state.snapshot()
-    learn(state, pool, NoCluster(settings.shape), Schedules(1e-3, 0.2), Timeline())
-    slab = state.memory.slab(0)
+    learn(state, pool, NoCluster(settings.sizes), Schedules(1e-3, 0.2), Timeline())
+    rollout = state.memory.rollout(0)
     pool.close()
-    found, advantage = slab.target_return.copy(), slab.advantage.copy()
-    assert slab.episode_start[1:].any() or kind == "nature"
+    found, advantage = rollout.target_return.copy(), rollout.advantage.copy()
+    assert rollout.episode_start[1:].any() or kind == "nature"
     state.rewind(start)
-    reward = state.rewards.scaled(slab)
-    ppo.targets(slab, reward, settings.changed("training", gae_lambda=1.0).training)
-    np.testing.assert_allclose(found, slab.target_return, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(advantage, slab.advantage, rtol=0, atol=1e-5)
+    reward = state.rewards.scaled(rollout)
+    ppo.targets(rollout, reward, settings.changed("training", gae_lambda=1.0).training)
+    np.testing.assert_allclose(found, rollout.target_return, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(advantage, rollout.advantage, rtol=0, atol=1e-5)
 
 
 # --- A2C beside the published code --------------------------------------------------------------------------
 
 
-def published_advantages(slab: Any, gamma: float, gae_lambda: float) -> np.ndarray:
+def published_advantages(rollout: Any, gamma: float, gae_lambda: float) -> np.ndarray:
     """Stable-Baselines3's loop: a cut episode has its last value added to the reward, and ends."""
-    reward = slab.reward + gamma * np.where(slab.truncated.astype(bool), slab.final_value, 0)
+    reward = rollout.reward + gamma * np.where(rollout.truncated.astype(bool), rollout.final_value, 0)
     advantage, following = np.zeros_like(reward), np.zeros_like(reward[0])
     for t in reversed(range(len(reward))):
-        goes_on = 1.0 - slab.episode_start[t + 1]
-        delta = reward[t] + gamma * slab.value[t + 1] * goes_on - slab.value[t]
+        goes_on = 1.0 - rollout.episode_start[t + 1]
+        delta = reward[t] + gamma * rollout.value[t + 1] * goes_on - rollout.value[t]
         advantage[t] = following = delta + gamma * gae_lambda * goes_on * following
     return advantage
 
 
-def published_step(policy: Policy, optimizer: torch.optim.Optimizer, slab: Any, training: Any) -> None:
+def published_step(policy: Policy, optimizer: torch.optim.Optimizer, rollout: Any, training: Any) -> None:
     """Its update: the mean of the squared errors has no 1/2, so its value_coef is half of ours."""
-    advantage = torch.from_numpy(published_advantages(slab, training.gamma, training.gae_lambda)).flatten()
-    returns = advantage + torch.from_numpy(slab.value[:-1]).flatten()
-    output = policy(torch.from_numpy(slab.observation[:-1]).flatten(0, 1))
+    advantage = torch.from_numpy(published_advantages(rollout, training.gamma, training.gae_lambda)).flatten()
+    returns = advantage + torch.from_numpy(rollout.value[:-1]).flatten()
+    output = policy(torch.from_numpy(rollout.observation[:-1]).flatten(0, 1))
     chosen = torch.distributions.Categorical(logits=output.action)
-    log_prob = chosen.log_prob(torch.from_numpy(slab.action).flatten())
+    log_prob = chosen.log_prob(torch.from_numpy(rollout.action).flatten())
     policy_loss = -(advantage * log_prob).mean()
     value_loss = torch.nn.functional.mse_loss(returns, output.value)
     entropy = chosen.entropy().mean()
@@ -274,11 +274,11 @@ def test_a2c_learns_what_the_published_code_learns() -> None:
     start = state.parameters.clone()
     for iteration in range(20):
         if iteration:
-            pool.run(Task(COLLECT, index, iteration) for index in range(settings.shape.num_slices))
-        slab = state.memory.slab(iteration)
-        cut += int(slab.truncated.sum())
-        published_step(theirs, optimizer, slab, settings.training)
-        learn(state, pool, NoCluster(settings.shape), Schedules(7e-4, 0.2), Timeline())
+            pool.run(Task(COLLECT, index, iteration) for index in range(settings.sizes.num_slices))
+        rollout = state.memory.rollout(iteration)
+        cut += int(rollout.truncated.sum())
+        published_step(theirs, optimizer, rollout, settings.training)
+        learn(state, pool, NoCluster(settings.sizes), Schedules(7e-4, 0.2), Timeline())
         state.counters.iteration += 1
     pool.close()
     expected = torch.cat([parameter.detach().flatten() for parameter in theirs.parameters()])

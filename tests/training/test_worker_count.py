@@ -77,6 +77,6 @@ def test_idle_cores_are_told_what_would_feed_them_and_change_nothing() -> None:
 
 def test_the_settings_for_many_cores_feed_as_many_workers_as_they_say() -> None:
     many = load_settings(file=ROOT / MANY_CORES, flags={})
-    assert many.shape.num_slices >= MANY_CORES_WORKERS and many.training.batch_size >= 4096
+    assert many.sizes.num_slices >= MANY_CORES_WORKERS and many.training.batch_size >= 4096
     workers, reason = first_reason(64, ROOT / MANY_CORES)
     assert workers == MANY_CORES_WORKERS and "many_cores" not in reason

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.kernels.test_native_microbatch import filled
 
 from parallel_ppo.algorithms.algorithm import Schedules
 from parallel_ppo.cluster.protocol import NoCluster
@@ -27,10 +28,9 @@ from parallel_ppo.training.update import Learned, learn
 from parallel_ppo.workers import optimizer_steps
 from parallel_ppo.workers.observer import Probe, unobserved
 from parallel_ppo.workers.optimizer_steps import Steps, StepTaker
-from parallel_ppo.workers.tasks import GRADIENT, Lane, Task
+from parallel_ppo.workers.tasks import GRADIENT, Microbatch, Task
 from parallel_ppo.workers.worker import Worker
 from tests.conftest import small_settings, train
-from tests.kernels.test_native_lane import filled
 from tests.training.test_update import collected
 
 pytestmark = pytest.mark.skipif(not available()[0], reason="the C library cannot be compiled here")
@@ -52,7 +52,7 @@ def updated(by_workers: bool, spoil: Callable[[TrainingState], None], **flags: A
     spoil(state)
     result: Learned | str
     try:
-        result = learn(state, pool, NoCluster(settings.shape), SCHEDULES, Timeline())
+        result = learn(state, pool, NoCluster(settings.sizes), SCHEDULES, Timeline())
         columns: Any = result.columns
         tasks = [span.task for span in result.spans if span.task.kind == GRADIENT]
     except NumbersError as error:
@@ -67,7 +67,7 @@ CASES: dict[str, dict[str, Any]] = {
     "CartPole": {},
     "Pendulum": {"env": "Pendulum-v1", "training__normalize_observations": True},
     "stopped by the divergence": {"training__target_kl": 1e-5, "training__n_epochs": 6},
-    "odd lanes": {"training__lane_samples": 7, "training__max_grad_norm": 0.01},
+    "odd microbatches": {"training__lane_samples": 7, "training__max_grad_norm": 0.01},
     "many parameters": {"training__hidden_sizes": [256, 256], "training__max_grad_norm": 0.01},
     "torch": {"training__kernels": "torch", "training__hidden_sizes": [256, 256]},
     "a2c with RMSprop": {"training__algorithm": "a2c", "training__optimizer": "rmsprop_tf",
@@ -90,7 +90,7 @@ def test_workers_steps_have_the_bits_of_the_coordinators(case: str) -> None:
 
 
 @pytest.mark.procgen
-def test_lanes_that_are_not_in_the_library_are_computed_by_the_caller() -> None:
+def test_microbatches_that_are_not_in_the_library_are_computed_by_the_caller() -> None:
     flags = {"env": "coinrun", "policy": "nature"}
     ours, plain = (updated(by_workers, nothing, **flags) for by_workers in (True, False))
     assert ours == plain
@@ -120,7 +120,7 @@ class Crew:
 
     def __init__(self, worker: Worker) -> None:
         self.worker, self.memory = worker, worker.memory
-        self.steps = Steps(worker.settings, worker.memory, NUM_WORKERS, range(worker.shape.num_slices))
+        self.steps = Steps(worker.settings, worker.memory, NUM_WORKERS, range(worker.sizes.num_slices))
         self.view = self.steps.view
         TrainingState(worker.settings, worker.memory)
         self.memory.step_rates[:] = 1.0, 1.1
@@ -248,9 +248,9 @@ def test_what_was_done_is_told_by_whom_and_when() -> None:
     spans, steps = workers.steps.spans(task), workers.view.steps
     assert {span.worker for span in spans} == {2}
     kinds = Counter(span.task.kind for span in spans)
-    lanes = steps * workers.view.lanes
-    assert kinds == {GRADIENT: lanes, "sum": steps, "optimizer": steps, "copy": steps}
-    assert spans[0].task == Task(GRADIENT, 0, 7, Lane(0, 3))
+    microbatches = steps * workers.view.microbatches
+    assert kinds == {GRADIENT: microbatches, "sum": steps, "optimizer": steps, "copy": steps}
+    assert spans[0].task == Task(GRADIENT, 0, 7, Microbatch(0, 3))
     ends = sorted((span.started, span.ended) for span in spans)
     assert all(first[1] <= second[0] for first, second in pairwise(ends))
 
@@ -262,7 +262,7 @@ def test_a_worker_that_claims_nothing_while_there_is_something_makes_no_progress
     taker = StepTaker(workers.worker)
     taker.is_observed = True
     taker.begin(task, 1)
-    for _ in range(workers.view.lanes):
+    for _ in range(workers.view.microbatches):
         assert taker.library.steps_take_part(taker.address, 1) >= 0
     assert workers.steps.progress(0) != workers.steps.progress(0)  # nothing is left for it
     assert workers.steps.progress(1) == workers.steps.progress(1)  # it holds them all
@@ -296,7 +296,7 @@ def test_a_death_just_before_a_wake_up_leaves_no_sleeper(monkeypatch: pytest.Mon
     taker = StepTaker(workers.worker)
     taker.is_observed = True
     taker.begin(task, 1)
-    for _ in range(workers.view.lanes):
+    for _ in range(workers.view.microbatches):
         assert taker.library.steps_take_part(taker.address, 1) >= 0
     workers.pids = [workers.start(task, 0)]
     try:

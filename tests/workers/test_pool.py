@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from parallel_ppo.workers.process_pool import ProcessPool
-from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Lane, Task
+from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Microbatch, Task
 from parallel_ppo.workers.worker_handle import WorkerHandle
 
 
@@ -40,23 +40,23 @@ def simulate(queues: list[list[Task]], seconds: list[float]) -> list[list[Task]]
     return done
 
 
-def lanes(*numbers: int) -> list[Task]:
-    return [Task(GRADIENT, lane, 0, Lane(0, 3)) for lane in numbers]
+def microbatches(*numbers: int) -> list[Task]:
+    return [Task(GRADIENT, microbatch, 0, Microbatch(0, 3)) for microbatch in numbers]
 
 
-def test_equal_workers_keep_their_own_lanes() -> None:
-    assert simulate([lanes(*range(8)), lanes(*range(8, 16))], [1.0, 1.001]) == [
-        lanes(*range(8)),
-        lanes(*range(8, 16)),
+def test_equal_workers_keep_their_own_microbatches() -> None:
+    assert simulate([microbatches(*range(8)), microbatches(*range(8, 16))], [1.0, 1.001]) == [
+        microbatches(*range(8)),
+        microbatches(*range(8, 16)),
     ]
 
 
 @pytest.mark.parametrize("slow", [1.2, 1.35, 1.5, 2.0, 3.0])
-def test_the_last_lanes_go_to_whoever_is_idle(slow: float) -> None:
-    done = simulate([lanes(*range(8)), lanes(*range(8, 16))], [1.0, slow])
-    assert sorted(task for tasks in done for task in tasks) == lanes(*range(16))
+def test_the_last_microbatches_go_to_whoever_is_idle(slow: float) -> None:
+    done = simulate([microbatches(*range(8)), microbatches(*range(8, 16))], [1.0, slow])
+    assert sorted(task for tasks in done for task in tasks) == microbatches(*range(16))
     fast_end, slow_end = len(done[0]), slow * len(done[1])
-    assert slow_end - fast_end <= slow, "the slow worker kept a lane that the idle one could have done"
+    assert slow_end - fast_end <= slow, "the slow worker kept a microbatch that the idle one could have done"
 
 
 def test_environments_stay_where_they_are() -> None:

@@ -18,7 +18,7 @@ PIECE = 64  # samples that are rewarded as one batch
 
 
 class CollectedColumns(NamedTuple):
-    """A slice's columns of a rollout: views of the slab."""
+    """A slice's columns of a rollout: views of the rollout."""
 
     observation: np.ndarray  # [T + 1, n, ...]
     action: np.ndarray  # [T, n, A]

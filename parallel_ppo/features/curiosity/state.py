@@ -19,9 +19,9 @@ from parallel_ppo.features.curiosity.returns import intrinsic_advantages
 from parallel_ppo.features.curiosity.worker import num_warm_up_rows, warm_up_steps
 from parallel_ppo.features.moments import EPSILON, Moments, Slices
 from parallel_ppo.features.rewards import RewardNormalizer
-from parallel_ppo.memory.arrays import Slab
+from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.memory.shared import SharedMemory
-from parallel_ppo.memory.table import Rollout, Sizes, Start, State, array, f4, f8, i8
+from parallel_ppo.memory.table import Axes, Rollout, Start, State, array, f4, f8, i8
 from parallel_ppo.settings.curiosity import cannot_be_whitened
 from parallel_ppo.settings.schema import Settings
 
@@ -34,7 +34,7 @@ class OnlyCurious:
         return settings.curiosity.is_curious
 
     @classmethod
-    def sizes(cls, settings: Settings, spec: EnvSpec) -> Sizes:
+    def axes(cls, settings: Settings, spec: EnvSpec) -> Axes:
         chosen = settings.curiosity
         return {
             "elements": whitening.num_elements(spec),
@@ -73,7 +73,7 @@ class OnlyEpisodic:
         return settings.curiosity.kind == "ngu"
 
     @classmethod
-    def sizes(cls, settings: Settings, spec: EnvSpec) -> Sizes:
+    def axes(cls, settings: Settings, spec: EnvSpec) -> Axes:
         return {"remembered": settings.curiosity.ngu_memory * settings.curiosity.ngu_embedding}
 
 
@@ -117,18 +117,18 @@ class Curiosity:
 
     def warmed_up(self, cluster: Slices) -> None:
         """Every slice has watched a random agent (`worker.py`)."""
-        self._merge(cluster, num_warm_up_rows(self.settings.shape, warm_up_steps(self.settings)))
+        self._merge(cluster, num_warm_up_rows(self.settings.sizes, warm_up_steps(self.settings)))
         variance = self.observations.variance
         if not np.isfinite(variance).all() or not variance.any():
             how = "do not change" if np.isfinite(variance).all() else "are too large"
             num_steps = self.settings.curiosity.warmup_steps
             raise InputError(cannot_be_whitened(self.settings.env.id, how, num_steps))
 
-    def learn(self, rollout: Slab, cluster: Slices) -> None:
+    def learn(self, rollout: RolloutBuffer, cluster: Slices) -> None:
         """From the observations of an iteration, after its update."""
         if self.is_episodic:
             self.errors.add(Moments.of(rollout.of(EpisodicRollout).novelty.reshape(-1)))
-        self._merge(cluster, self.settings.shape.num_steps * self.settings.shape.slice_envs)
+        self._merge(cluster, self.settings.sizes.num_steps * self.settings.sizes.slice_envs)
 
     def _merge(self, cluster: Slices, num_rows: int) -> None:
         """Slice by slice, in order: the same for any number of workers and nodes."""
@@ -146,7 +146,7 @@ class Curiosity:
 
     # --- rewards --------------------------------------------------------------------------------------------
 
-    def with_bonus(self, reward: np.ndarray, rollout: Slab) -> np.ndarray:
+    def with_bonus(self, reward: np.ndarray, rollout: RolloutBuffer) -> np.ndarray:
         """Scales the intrinsic rewards: forward in time, for each environment, over iterations and episodes. They
         are added where there is one value only.
         """
@@ -156,7 +156,7 @@ class Curiosity:
         self.scaled = scaled if chosen.normalize else columns.intrinsic_reward
         return reward + np.float32(chosen.intrinsic_coef) * self.scaled if chosen.num_values == 1 else reward
 
-    def add_advantages(self, rollout: Slab) -> None:
+    def add_advantages(self, rollout: RolloutBuffer) -> None:
         """The advantages of the intrinsic rewards, where these have a separate value."""
         chosen, columns = self.settings.curiosity, rollout.of(CuriosityRollout)
         if chosen.num_values == 1:
@@ -171,10 +171,10 @@ class Curiosity:
 
     # --- metrics --------------------------------------------------------------------------------------------
 
-    def columns(self, rollout: Slab, sums: Statistics, norms: list[float]) -> dict[str, float]:
+    def columns(self, rollout: RolloutBuffer, sums: Statistics, norms: list[float]) -> dict[str, float]:
         """`sums` are over as many optimizer steps as there are norms of the predictors' gradient."""
         chosen, steps, own = self.settings.curiosity, max(1, len(norms)), rollout.of(CuriosityRollout)
-        learned = steps * self.settings.shape.num_taught
+        learned = steps * self.settings.sizes.num_predictor_samples
         columns = {
             "intrinsic_reward": float(own.intrinsic_reward.mean(dtype=np.float64)),
             "intrinsic_reward_scaled": float(self.scaled.mean(dtype=np.float64)),
@@ -189,7 +189,7 @@ class Curiosity:
             columns["episodic_memory_size"] = float(size.mean(dtype=np.float64))
         if chosen.num_values == 2:
             columns["intrinsic_value_loss"] = sums.intrinsic_value_loss / (
-                steps * self.settings.shape.batch_size
+                steps * self.settings.sizes.batch_size
             )
             columns["intrinsic_explained_variance"] = explained_variance(
                 value=own.intrinsic_value[:-1], target_return=own.intrinsic_return

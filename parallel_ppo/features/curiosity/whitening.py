@@ -1,7 +1,7 @@
 """Observations as the predictors see them: each element less its mean, over its deviation, clipped.
 
 Our kernels read bytes, so for them a whitened image is written in 256 levels between the clips (0.04
-deviations each at +-5), and `encoders.py` folds scale and offset into its first layer. B rows of the slab,
+deviations each at +-5), and `encoders.py` folds scale and offset into its first layer. B rows of the rollout,
 N elements of all parts of an observation, the vector first.
 """
 
@@ -37,7 +37,7 @@ def is_native(settings: Settings, spec: EnvSpec) -> bool:
 
 
 def elements(spec: EnvSpec, part: Part, rows: Tensor) -> Tensor:
-    """A part's elements in rows of the slab, [B, n]."""
+    """A part's elements in rows of the rollout, [B, n]."""
     if spec.parts:
         rows = rows[:, part.offset : part.end]
         rows = rows if part.is_image else rows.contiguous().view(torch.float32)
@@ -76,7 +76,7 @@ def scale(spec: EnvSpec, observations: Moments) -> np.ndarray:
 
 
 class Whitening:
-    """Rows of the slab -> a list of parts: vectors [B, n], images [B, height, width, channels]."""
+    """Rows of the rollout -> a list of parts: vectors [B, n], images [B, height, width, channels]."""
 
     def __init__(self, settings: Settings, spec: EnvSpec, mean: Tensor, scale: Tensor) -> None:
         """`mean` and `scale` [N] may change between uses."""

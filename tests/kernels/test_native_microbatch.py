@@ -1,4 +1,4 @@
-"""A lane in one call of the C library against the same lane step by step, bit for bit."""
+"""A microbatch in one call of the C library against the same microbatch step by step, bit for bit."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from parallel_ppo.policies.policy import Policy
 from parallel_ppo.training.optimizer_steps import epoch_order
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.tasks import GRADIENT, Lane, Task
+from parallel_ppo.workers.tasks import GRADIENT, Microbatch, Task
 from parallel_ppo.workers.worker import Worker
 from tests.conftest import small_settings
 
@@ -30,8 +30,8 @@ SETTINGS = {
     "plain": {},
     "clipped value, entropy": {"training__clip_value_loss": True, "training__entropy_coef": 0.013},
     "normalised": {"training__normalize_observations": True, "training__observation_clip": 1.5},
-    "odd lanes": {"training__lane_samples": 7, "training__entropy_coef": 0.01},
-    "one large lane": {
+    "odd microbatches": {"training__lane_samples": 7, "training__entropy_coef": 0.01},
+    "one large microbatch": {
         "training__lane_samples": 4096, "training__n_steps": 800, "training__batch_size": 6400,
     },
 }  # fmt: skip
@@ -40,7 +40,7 @@ SETTINGS = {
 def write_plan(worker: Worker, scalars: tuple[float, ...]) -> None:
     """As the coordinator writes it, with the same scalars for every minibatch."""
     state, memory = TrainingState(worker.settings, worker.memory), worker.memory
-    for epoch in range(worker.shape.num_epochs):
+    for epoch in range(worker.sizes.num_epochs):
         memory.step_rows[epoch] = epoch_order(state, epoch)
     memory.step_scalars[:, : len(scalars)] = scalars
 
@@ -68,14 +68,14 @@ def filled(action: ActionSpec, **flags: object) -> Worker:
 
 
 def both(worker: Worker, minibatch: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """Gradients and statistics of all lanes: in C, then step by step."""
-    found, memory, kept = [], worker.memory, worker.native_lane
+    """Gradients and statistics of all microbatches: in C, then step by step."""
+    found, memory, kept = [], worker.memory, worker.native_microbatch
     assert kept is not None
-    for worker.native_lane in (kept, None):
-        for lane in range(worker.shape.num_lanes):
-            worker.run(Task(GRADIENT, lane, 0, Lane(minibatch, 3)))
-        found.append((memory.lane_gradient.copy(), memory.lane_statistics.copy()))
-    worker.native_lane = kept
+    for worker.native_microbatch in (kept, None):
+        for microbatch in range(worker.sizes.num_microbatches):
+            worker.run(Task(GRADIENT, microbatch, 0, Microbatch(minibatch, 3)))
+        found.append((memory.microbatch_gradient.copy(), memory.microbatch_statistics.copy()))
+    worker.native_microbatch = kept
     return found
 
 
@@ -90,7 +90,7 @@ def assert_same_bits(ours: np.ndarray, plain: np.ndarray) -> None:
 @pytest.mark.parametrize("variant", USABLE)
 @pytest.mark.parametrize("chosen", SETTINGS)
 @pytest.mark.parametrize("action", ACTIONS)
-def test_a_lane_in_one_call_has_the_bits_of_a_lane_step_by_step(
+def test_a_microbatch_in_one_call_has_the_bits_of_a_microbatch_step_by_step(
     action: str, chosen: str, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PARALLEL_PPO_KERNEL", variant)

@@ -1,4 +1,4 @@
-"""The gradient of a lane of PPO with MLPs as one call (`lane.c`): its samples are gathered from the slab, and
+"""The gradient of a microbatch of PPO with MLPs as one call (`microbatch.c`): its samples are gathered from the rollout, and
 no array is made on the way.
 
 T steps, E envs, B samples, K outputs.
@@ -19,7 +19,7 @@ from parallel_ppo.kernels.numpy_loops import float_loop
 SLAB = "observation", "action", "log_prob", "value", "advantage", "target_return"
 
 
-class LaneLoss(NamedTuple):
+class MicrobatchLoss(NamedTuple):
     """What PPO's loss depends on for a whole run."""
 
     value_coef: float
@@ -28,7 +28,7 @@ class LaneLoss(NamedTuple):
     clips_value: bool
 
 
-class NativeLane:
+class NativeMicrobatch:
     """For one process. Everything that is handed over stays where it is and is read in place."""
 
     def __init__(
@@ -36,9 +36,9 @@ class NativeLane:
         network: int,
         offsets: Sequence[int],
         log_std_offset: int | None,
-        loss: LaneLoss,
+        loss: MicrobatchLoss,
         normalisation: tuple[torch.Tensor, torch.Tensor, float] | None,
-        largest_lane: int,
+        largest_microbatch: int,
     ) -> None:
         """`network` is the address of a structure `mlp`, the offsets those of its parameters in a flat
         vector. `normalisation` of the observations: mean, scale and clip.
@@ -47,7 +47,7 @@ class NativeLane:
         self.offsets = np.array(offsets, np.int64)
         mean, scale, clip = normalisation or (None, None, 0.0)
         self.kept = mean, scale
-        self.settings = structure("lane_settings")(
+        self.settings = structure("microbatch_settings")(
             network=network,
             value_coef=loss.value_coef,
             entropy_coef=loss.entropy_coef,
@@ -64,12 +64,12 @@ class NativeLane:
         for function in (np.exp, np.log, np.add, np.matmul):
             setattr(self.settings, function.__name__, float_loop(function))
         self.address = ctypes.addressof(self.settings)
-        self.scratch = allocate(self.library.lane_scratch_floats(self.address, largest_lane))
+        self.scratch = allocate(self.library.microbatch_scratch_floats(self.address, largest_microbatch))
         self.settings.scratch = self.scratch.data_ptr()
 
     def gradient(
         self,
-        slab: "LaneSlab",
+        rollout: "RolloutColumns",
         rows: np.ndarray,
         scalars: Sequence[float],
         gradient: np.ndarray,
@@ -77,18 +77,18 @@ class NativeLane:
     ) -> None:
         """Overwrites the gradient, a flat vector, and the statistics, both rows of their arrays."""
         assert rows.dtype == np.int64 and rows.flags.c_contiguous and len(scalars) == 3
-        self.library.lane_gradient(
-            self.address, slab.address, rows.ctypes.data, len(rows), (ctypes.c_double * 3)(*scalars),
+        self.library.microbatch_gradient(
+            self.address, rollout.address, rows.ctypes.data, len(rows), (ctypes.c_double * 3)(*scalars),
             gradient.ctypes.data, statistics.ctypes.data,
         )  # fmt: skip
 
 
-class LaneSlab:
+class RolloutColumns:
     """Where a rollout's columns lie."""
 
     def __init__(self, columns: Mapping[str, torch.Tensor]) -> None:
         """The sampled columns [T * E, ...], float32."""
         self.columns = [columns[name] for name in SLAB]
         assert all(column.dtype == torch.float32 and column.is_contiguous() for column in self.columns)
-        self.pointers = structure("lane_slab")(*(column.data_ptr() for column in self.columns))
+        self.pointers = structure("rollout_columns")(*(column.data_ptr() for column in self.columns))
         self.address = ctypes.addressof(self.pointers)

@@ -3,17 +3,17 @@
 
 enum { MAX_POINTERS = 64 }; /* of parameters: 4 for each layer and 4 for the heads */
 
-static int inputs_of(const lane_settings *s) { return s->network->sizes[0]; }
+static int inputs_of(const microbatch_settings *s) { return s->network->sizes[0]; }
 
-static int actions_of(const lane_settings *s) { return s->network->components ? s->network->components : s->network->outputs; }
+static int actions_of(const microbatch_settings *s) { return s->network->components ? s->network->components : s->network->outputs; }
 
-size_t lane_scratch_floats(const lane_settings *s, int samples) {
+size_t microbatch_scratch_floats(const microbatch_settings *s, int samples) {
     const size_t columns = inputs_of(s) + actions_of(s) + 2 * s->network->outputs + 6;
     return mlp_space_floats(s->network, samples) + ppo_scratch_floats(s, samples) + columns * samples + s->network->outputs;
 }
 
 /* One sample's observation, as `Preparation.vector`; a NaN stays. */
-static void prepare(const lane_settings *s, const float *in, float *out) {
+static void prepare(const microbatch_settings *s, const float *in, float *out) {
     const int inputs = inputs_of(s);
     const float most = (float)s->observation_clip, least = (float)-s->observation_clip;
     if (!s->normalizes) {
@@ -26,7 +26,7 @@ static void prepare(const lane_settings *s, const float *in, float *out) {
     }
 }
 
-void lane_gradient(const lane_settings *s, const lane_slab *slab, const int64_t *rows, int samples, const double *scalars, float *gradient,
+void microbatch_gradient(const microbatch_settings *s, const rollout_columns *rollout, const int64_t *rows, int samples, const double *scalars, float *gradient,
                    double *statistics) {
     const int inputs = inputs_of(s), actions = actions_of(s), outputs = s->network->outputs;
     float *gradients[MAX_POINTERS];
@@ -36,10 +36,10 @@ void lane_gradient(const lane_settings *s, const lane_slab *slab, const int64_t 
     float *by_output = out_value + samples, *by_value = by_output + (size_t)outputs * samples, *by_log_std = by_value + samples;
     for (int b = 0; b < samples; b++) {
         const size_t row = (size_t)rows[b];
-        prepare(s, slab->observation + row * inputs, x + (size_t)b * inputs);
-        memcpy(action + (size_t)b * actions, slab->action + row * actions, actions * sizeof(float));
-        log_prob[b] = slab->log_prob[row], value[b] = slab->value[row];
-        advantage[b] = slab->advantage[row], target_return[b] = slab->target_return[row];
+        prepare(s, rollout->observation + row * inputs, x + (size_t)b * inputs);
+        memcpy(action + (size_t)b * actions, rollout->action + row * actions, actions * sizeof(float));
+        log_prob[b] = rollout->log_prob[row], value[b] = rollout->value[row];
+        advantage[b] = rollout->advantage[row], target_return[b] = rollout->target_return[row];
     }
     for (int64_t i = 0; i < s->num_offsets; i++) gradients[i] = gradient + s->offsets[i];
     mlp_forward(s->network, x, samples, space, out, out_value);
