@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -16,15 +13,15 @@ from matplotlib.axes import Axes
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Iteration, Pieces, from_records, limited_by
 from parallel_ppo.printable import count
-from parallel_ppo.reports import theme as themes
+from parallel_ppo.reports import theme
 from parallel_ppo.reports.command_line import make_directory
 from parallel_ppo.reports.comparison import busy_machine
 from parallel_ppo.reports.curves import peak_memory_mb, timing
-from parallel_ppo.reports.document import Document, Table, as_json, as_text
+from parallel_ppo.reports.document import Document, Row, Table, as_text, to_csv, to_json
 from parallel_ppo.reports.groups import Group, short_env
 from parallel_ppo.reports.plots import draw_phase_bars
 from parallel_ppo.reports.runs import METRICS, Run
-from parallel_ppo.reports.theme import LIGHT, Panel
+from parallel_ppo.reports.theme import Panel
 from parallel_ppo.storage.files import write_atomically
 
 TIMES = ("t_iter", "t_rollout", "t_learn", "t_sync", "t_coordinator")
@@ -220,16 +217,18 @@ def _subtitle(run: Run, cores: int) -> str:
 
 def _table(summaries: Sequence[SizeSummary]) -> Table:
     rows = [
-        [
-            f"{row.world_size}{'' if row.has_cores else ' (> cores)'}",
-            f"{row.fps:,.0f} ({row.fps_low:,.0f} to {row.fps_high:,.0f})",
-            f"{row.speedup:.2f}x",
-            f"{row.efficiency:.0%}",
-            f"{row.t_rollout / row.t_iter:.0%}",
-            f"{row.t_learn / row.t_iter:.0%}",
-            f"{row.t_coordinator / row.t_iter:.1%}",
-        ]
-        for row in summaries
+        Row.of(
+            f"{size.world_size}{'' if size.has_cores else ' (> cores)'}",
+            [
+                f"{size.fps:,.0f} ({size.fps_low:,.0f} to {size.fps_high:,.0f})",
+                f"{size.speedup:.2f}x",
+                f"{size.efficiency:.0%}",
+                f"{size.t_rollout / size.t_iter:.0%}",
+                f"{size.t_learn / size.t_iter:.0%}",
+                f"{size.t_coordinator / size.t_iter:.1%}",
+            ],
+        )
+        for size in summaries
     ]
     header = ("workers", "steps/s", "speedup", "efficiency", "collect", "update", "coordinator")
     return Table("Measured", header, rows)
@@ -243,28 +242,19 @@ def write_report(report: Document, runs: Sequence[SizedRun], directory: Path) ->
     for item in runs:
         log = logs / f"w{item.world_size}_r{item.repeat}.jsonl"
         write_atomically(log, (item.run.path / METRICS).read_bytes())
-    summary = {name: value for name, value in report.data.items() if name != "runs"}
-    summary["sizes"] = [asdict(row) for row in report.data["sizes"]]
+    per_run, sizes = (list(map(asdict, report.data[name])) for name in ("runs", "sizes"))
     texts = {
-        "per_run.csv": _csv(report.data["runs"]),
-        "per_run.json": as_json([asdict(row) for row in report.data["runs"]]),
-        "summary.csv": _csv(report.data["sizes"]),
-        "summary.json": as_json(summary),
+        "per_run.csv": to_csv(per_run),
+        "per_run.json": to_json(per_run),
+        "summary.csv": to_csv(sizes),
+        "summary.json": to_json({**report.data, "sizes": sizes, "runs": per_run}),
         "report.txt": as_text(report),
     }
     for name, text in texts.items():
         write_atomically(directory / name, text.encode())
     note = f"{report.subtitle}\n{report.picture_note}"
-    picture = themes.sheet(report.panels, title=report.headline, note=note)
-    return [themes.save(picture, directory / "plots.png"), *[directory / name for name in texts]]
-
-
-def _csv(rows: Sequence[Any]) -> str:
-    sink = io.StringIO(newline="")
-    writer = csv.DictWriter(sink, [field.name for field in fields(rows[0])])
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    return sink.getvalue()
+    picture = theme.sheet(report.panels, title=report.headline, note=note)
+    return [theme.save(picture, directory / "plots.png"), *[directory / name for name in texts]]
 
 
 # --- pictures -----------------------------------------------------------------------------------------------
@@ -272,7 +262,7 @@ def _csv(rows: Sequence[Any]) -> str:
 
 def _bars(axes: Axes, summaries: Sequence[SizeSummary], values: Sequence[float]) -> None:
     for place, (row, value) in enumerate(zip(summaries, values, strict=True)):
-        color = themes.color_of(LIGHT, 0)
+        color = theme.series_color(0)
         axes.bar(place, value, width=0.5, color=color, alpha=0.85 if row.has_cores else 0.35)
     axes.set_xticks(range(len(summaries)), [str(row.world_size) for row in summaries])
     axes.set(xlabel="workers", xlim=(-0.6, len(summaries) - 0.4))
@@ -282,8 +272,8 @@ def _bars(axes: Axes, summaries: Sequence[SizeSummary], values: Sequence[float])
 def _points(axes: Axes, summaries: Sequence[SizeSummary], points: Sequence[tuple[int, float]]) -> None:
     sizes = [row.world_size for row in summaries]
     places = [sizes.index(size) for size, _ in points]
-    axes.plot(places, [value for _, value in points], "o", color=LIGHT.text, markersize=4)
-    themes.from_zero(axes)
+    axes.plot(places, [value for _, value in points], "o", color=theme.TEXT, markersize=4)
+    theme.from_zero(axes)
 
 
 def _draw_throughput(
@@ -292,7 +282,7 @@ def _draw_throughput(
     _bars(axes, summaries, [row.fps for row in summaries])
     _points(axes, summaries, [(item.world_size, item.fps) for item in measurements])
     axes.set_ylabel("steps per second")
-    themes.plain_numbers(axes)
+    theme.plain_numbers(axes)
 
 
 def _draw_speedup(summaries: Sequence[SizeSummary], measurements: Sequence[Measurement], axes: Axes) -> None:
@@ -301,7 +291,7 @@ def _draw_speedup(summaries: Sequence[SizeSummary], measurements: Sequence[Measu
     _bars(axes, summaries, [row.speedup for row in summaries])
     for place, row in enumerate(summaries):
         ideal = row.world_size / first
-        axes.plot([place - 0.3, place + 0.3], [ideal, ideal], ":", color=LIGHT.muted, linewidth=1.5)
+        axes.plot([place - 0.3, place + 0.3], [ideal, ideal], ":", color=theme.MUTED, linewidth=1.5)
     _points(axes, summaries, [(item.world_size, item.fps / base[item.repeat]) for item in measurements])
     axes.set_ylabel(f"times {count(first, 'worker')} (dotted: ideal)")
 

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure  # noqa: E402
 
 from parallel_ppo.arguments import Parser, run  # noqa: E402
 from parallel_ppo.exits import InputError  # noqa: E402
-from parallel_ppo.reports import theme as themes  # noqa: E402
+from parallel_ppo.reports import theme  # noqa: E402
 
 EXAMPLE = "tools/trace_idle.py runs/parallel-1/trace-1.json"
 COORDINATOR = 0  # the track; workers have the others
@@ -97,11 +97,11 @@ def _covered(spans: Sequence[Interval], began: float, ended: float) -> float:
 
 def picture(paths: Sequence[Path], skip: int) -> Figure:
     """One iteration of each trace, on one scale of time: who did what."""
-    with themes.drawing(themes.LIGHT):
-        colors = dict(zip(SHOWN, themes.LIGHT.phases, strict=True))
+    with theme.drawing():
+        colors = dict(zip(SHOWN, (gray for _, gray in theme.PHASES.values()), strict=True))
         legend = list(colors.items())
         title = "One iteration: what the coordinator waits for, and what the worker does meanwhile"
-        _, body, figure = themes.headed_figure(11, 1.5 * len(paths) + 0.5, title=title, legend=legend)
+        body, figure = theme.headed_figure(11, 1.5 * len(paths) + 0.5, title=title, legend=legend)
         rows = body.subplots(len(paths), 1, squeeze=False, sharex=True).ravel()
         for axes, path in zip(rows, paths, strict=True):
             _draw_iteration(axes, _events(path), skip, colors)
@@ -135,7 +135,7 @@ def main() -> int:
         for name, found in idle_by_phase(path, skip=arguments.skip).items():
             print(f"{name:12} {found.seconds:9.4f} s per iteration, workers idle {100 * found.idle:5.1f} %")
     if arguments.picture is not None:
-        themes.save(picture(arguments.traces, arguments.skip), arguments.picture)
+        theme.save(picture(arguments.traces, arguments.skip), arguments.picture)
     return 0
 
 

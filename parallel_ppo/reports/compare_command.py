@@ -11,14 +11,21 @@ from rich.console import Console
 
 from parallel_ppo.arguments import Parser, number_list
 from parallel_ppo.exits import InputError
-from parallel_ppo.reports import theme as themes
+from parallel_ppo.reports import theme
 from parallel_ppo.reports.command_line import add_format_flag, directory_for, make_directory, shown
 from parallel_ppo.reports.comparison import compare
 from parallel_ppo.reports.comparison_report import document, run_records
-from parallel_ppo.reports.document import Document, as_csv, as_html, as_json, as_text, print_document
+from parallel_ppo.reports.document import (
+    Document,
+    as_html,
+    as_json,
+    as_text,
+    print_document,
+    to_csv,
+    write,
+)
 from parallel_ppo.reports.groups import Group
 from parallel_ppo.reports.runs import load_run, newest_run, one_line
-from parallel_ppo.storage.files import write_atomically
 
 EXAMPLES = (
     "compare_results.py",
@@ -32,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(quiet=flags.quiet)
     groups = choose_groups(flags, console)
     thresholds = number_list(flags.returns, flag="--returns", kind=float) if flags.returns else None
-    report = document(groups, compare(groups, thresholds=thresholds))
+    report = document(compare(groups, thresholds=thresholds))
     print_document(console, report)
     with console.status("drawing") if console.is_terminal else nullcontext():
         compared = [run.path for group in groups for run in group.runs]
@@ -95,16 +102,13 @@ def choose_groups(flags: argparse.Namespace, console: Console) -> list[Group]:
 
 
 def write_comparison(groups: Sequence[Group], report: Document, directory: Path, *, kind: str) -> list[Path]:
-    make_directory(directory)
     texts = {
         "comparison_report.txt": as_text(report),
-        "comparison.json": as_json(report.data),
+        "comparison.json": as_json(report),
         "comparison.html": as_html(report),
-        "results.csv": as_csv(run_records(groups)),
+        "results.csv": to_csv(run_records(groups)),
     }
-    for name, text in texts.items():
-        write_atomically(directory / name, text.encode())
     note = f"{report.subtitle}\n{report.picture_note}"
-    image = themes.sheet(report.panels, title=report.headline, note=note)
-    written = [themes.save(image, directory / "comparison.png"), *[directory / name for name in texts]]
-    return written + (themes.save_pdfs(report.panels, directory) if kind == "pdf" else [])
+    image = theme.sheet(report.panels, title=report.headline, note=note)
+    picture = theme.save(image, make_directory(directory) / "comparison.png")
+    return [picture, *write(directory, texts, report.panels, kind=kind)]

@@ -1,6 +1,6 @@
-"""Groups of runs compared: speed, memory, time to a return, equal bits, and whether they may be compared.
+"""Groups of runs compared: may their speeds be compared, and did they learn the same?
 
-The first group is the baseline; every other one is compared with it.
+The first group is the baseline. Every other group is compared with it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from parallel_ppo.reports import curves, statistics
-from parallel_ppo.reports.groups import Group, algorithm, learning_settings, short_env
+from parallel_ppo.reports.groups import Group, learning_settings
 from parallel_ppo.reports.runs import Run, one_line
 from parallel_ppo.reports.statistics import Estimate
 
@@ -33,36 +33,6 @@ WORK = {
 
 
 @dataclass(frozen=True)
-class GroupResult:
-    """The measurements of one group."""
-
-    label: str
-    directories: list[str]
-    kind: str
-    seeds: list[int | None]
-    env: str
-    algorithm: str
-    policy: str
-    n_epochs: float
-    workers: int
-    threads: int
-    machine: str
-    in_progress: bool
-    iterations: int
-    steps: int
-    wall_time: float
-    throughput: Estimate
-    collect_fps: float
-    update_share: float
-    final_return: Estimate
-    final_episodes: int  # behind it, of the run with the fewest
-    peak_rss_mb: float
-    cpu_percent: float
-    seconds_per_1000_steps: dict[str, float]
-    seconds_to_return: dict[str, float]
-
-
-@dataclass(frozen=True)
 class Identity:
     """Whether `policy_sha256` agrees wherever both runs of a seed recorded it after equal steps."""
 
@@ -72,33 +42,25 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class PairResult:
+class Pair:
     """One group against the baseline."""
 
-    label: str
-    baseline: str
+    group: Group
+    baseline: Group
     speedup: Estimate
     efficiency: Estimate
     identity: Identity
-    same_algorithm: bool
     void: str  # why the speeds cannot be compared; empty if they can
 
-
-@dataclass(frozen=True)
-class EqualEffort:
-    """Returns of all groups at the end of the shortest of them."""
-
-    steps: int
-    return_at_steps: dict[str, float]
-    time: float  # seconds
-    return_at_time: dict[str, float]
+    @property
+    def same_algorithm(self) -> bool:
+        return self.group.has_algorithm_of(self.baseline)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    groups: list[GroupResult]
-    pairs: list[PairResult]
-    equal_effort: EqualEffort
+    groups: Sequence[Group]
+    pairs: list[Pair]
     thresholds: list[float]
     warnings: list[str]
     notes: list[str]
@@ -107,76 +69,29 @@ class Comparison:
     def has_other_algorithms(self) -> bool:
         return not all(pair.same_algorithm for pair in self.pairs)
 
-    def title(self, result: GroupResult) -> str:
+    def title(self, group: Group) -> str:
         """The label, with the algorithm if the algorithms differ."""
-        is_enough = not self.has_other_algorithms or result.label == result.algorithm
-        return result.label if is_enough else f"{result.label} ({result.algorithm})"
+        is_enough = not self.has_other_algorithms or group.label == group.algorithm
+        return group.label if is_enough else f"{group.label} ({group.algorithm})"
 
 
 def compare(groups: Sequence[Group], *, thresholds: Sequence[float] | None = None) -> Comparison:
     assert len(groups) >= 2, "a comparison needs a baseline and another group"
-    baseline, *others = groups
-    chosen = list(thresholds) if thresholds else default_thresholds(groups)
-    pairs = [compare_pair(baseline, group) for group in others]
-    warnings = [
-        line
-        for group, pair in zip(others, pairs, strict=True)
-        for line in unlike_groups(baseline, group, proven=pair.identity.verdict == IDENTICAL)
-    ]
+    pairs = [compare_pair(groups[0], group) for group in groups[1:]]
+    warnings = [line for pair in pairs for line in unlike_groups(pair)]
     warnings += [line for group in groups for line in [*unlike_seeds(group), *busy_machine(group)]]
     notes = [note for group in groups for run in group.runs for note in run.notes]
-    notes += [line for group in others for line in settings_of_algorithms(baseline, group)]
+    notes += [line for pair in pairs for line in settings_of_algorithms(pair)]
     return Comparison(
-        groups=[describe(group, chosen) for group in groups],
+        groups=groups,
         pairs=pairs,
-        equal_effort=equal_effort(groups),
-        thresholds=chosen,
+        thresholds=list(thresholds) if thresholds else default_thresholds(groups),
         warnings=list(dict.fromkeys(warnings)),
         notes=list(dict.fromkeys(notes)),
     )
 
 
-def equal_effort(groups: Sequence[Group]) -> EqualEffort:
-    runs = [run for group in groups for run in group.runs]
-    steps, time = min(int(run.steps[-1]) for run in runs), min(float(run.wall_time[-1]) for run in runs)
-    at_steps = {group.label: _mean_return(group, lambda run: run.steps <= steps) for group in groups}
-    at_time = {group.label: _mean_return(group, lambda run: run.wall_time <= time) for group in groups}
-    return EqualEffort(steps, at_steps, time, at_time)
-
-
-# --- one group ----------------------------------------------------------------------------------------------
-
-
-def describe(group: Group, thresholds: Sequence[float]) -> GroupResult:
-    runs, first = group.runs, group.first
-    cost = curves.phase_cost(runs)
-    total = sum(cost.values())
-    return GroupResult(
-        label=group.label,
-        directories=[run.name for run in runs],
-        kind=first.kind,
-        seeds=[run.seed for run in runs],
-        env=short_env(first.env_id),
-        algorithm=algorithm(first),
-        policy=first.word("training.policy"),
-        n_epochs=first.number("training.n_epochs"),
-        workers=first.num_workers,
-        threads=first.num_threads,
-        machine=first.cpu_model,
-        in_progress=any(run.in_progress for run in runs),
-        iterations=max(len(run) for run in runs),
-        steps=int(max(run.steps[-1] for run in runs)),
-        wall_time=float(np.mean([run.wall_time[-1] for run in runs])),
-        throughput=statistics.throughput([curves.timing(run) for run in runs]),
-        collect_fps=curves.column_mean(runs, "rollout_fps"),
-        update_share=cost["learn"] / total if total > 0 else float("nan"),
-        final_return=final_return(group),
-        final_episodes=min(curves.num_final_episodes(run) for run in runs),
-        peak_rss_mb=curves.peak_memory_mb(runs),
-        cpu_percent=curves.cpu_percent(runs),
-        seconds_per_1000_steps=cost,
-        seconds_to_return={f"{threshold:g}": seconds_to_return(group, threshold) for threshold in thresholds},
-    )
+# --- returns ------------------------------------------------------------------------------------------------
 
 
 def final_return(group: Group) -> Estimate:
@@ -185,6 +100,16 @@ def final_return(group: Group) -> Estimate:
         return statistics.bootstrap(curves.final_returns(group.first))
     means = [returns.mean() for run in group.runs if len(returns := curves.final_returns(run))]
     return statistics.over_seeds(means)
+
+
+def return_until(group: Group, until: Callable[[Run], np.ndarray]) -> float:
+    """The last return in the iterations that `until` selects, mean over the seeds."""
+    values = []
+    for run in group.runs:
+        curve = curves.return_curve(run)
+        known = curve[until(run) & np.isfinite(curve)]
+        values.append(known[-1] if known.size else np.nan)
+    return float(np.mean(values))
 
 
 def seconds_to_return(group: Group, threshold: float) -> float:
@@ -209,16 +134,15 @@ def default_thresholds(groups: Sequence[Group]) -> list[float]:
 # --- a pair -------------------------------------------------------------------------------------------------
 
 
-def compare_pair(baseline: Group, other: Group) -> PairResult:
+def compare_pair(baseline: Group, other: Group) -> Pair:
     ratio = statistics.speedup(*([curves.timing(run) for run in group.runs] for group in (baseline, other)))
-    per_core = cores_used(baseline) / cores_used(other)
-    return PairResult(
-        label=other.label,
-        baseline=baseline.label,
+    per_core = baseline.num_cores / other.num_cores
+    return Pair(
+        group=other,
+        baseline=baseline,
         speedup=ratio,
         efficiency=Estimate(ratio.value * per_core, ratio.low * per_core, ratio.high * per_core),
         identity=identity(baseline, other),
-        same_algorithm=_same_algorithm(baseline, other),
         void=why_void(baseline, other),
     )
 
@@ -229,28 +153,14 @@ def why_void(baseline: Group, other: Group) -> str:
     for key, what in WORK.items():
         if mine.get(key) != theirs.get(key):
             return f"they did different work ({what})"
-    if (baseline.first.cpu_model, baseline.first.num_cores) != (other.first.cpu_model, other.first.num_cores):
+    if next(machine_differences(baseline.first, other.first), None):
         return "they ran on different machines"
     busy = [group.label for group in (baseline, other) if busy_machine(group)]
     return f"other programs used the machine during {' and '.join(busy)}" if busy else ""
 
 
-def cores_used(group: Group) -> int:
-    """Workers of a parallel run, threads of a sequential one."""
-    return group.first.num_threads if group.first.kind == "sequential" else group.first.num_workers
-
-
-def _mean_return(group: Group, until: Callable[[Run], np.ndarray]) -> float:
-    values = []
-    for run in group.runs:
-        curve = curves.return_curve(run)
-        known = curve[until(run) & np.isfinite(curve)]
-        values.append(known[-1] if known.size else np.nan)
-    return float(np.mean(values))
-
-
 def identity(baseline: Group, other: Group) -> Identity:
-    if not _same_algorithm(baseline, other):
+    if not other.has_algorithm_of(baseline):
         return Identity(NOT_COMPARED, 0, "not compared: the algorithms differ")
     pairs = [(a, b) for a in baseline.runs for b in other.runs if a.seed is not None and a.seed == b.seed]
     if not pairs:
@@ -285,31 +195,24 @@ def _by_steps(run: Run) -> dict[int, str]:
 # --- may they be compared? ----------------------------------------------------------------------------------
 
 
-def unlike_groups(baseline: Group, other: Group, *, proven: bool) -> Iterator[str]:
-    """All differences besides the speed.
-
-    If equal hashes prove that they learned the same, only differences that affect the speed are left.
-    """
-    same_algorithm = _same_algorithm(baseline, other)
-    for name, mine, theirs in differences(baseline.first, other.first, learning=not proven):
-        if same_algorithm or not _is_of_algorithm(name):
-            yield f"{name}: {baseline.label} {mine}, {other.label} {theirs}"
-    mine, theirs = (sorted(str(run.seed) for run in group.runs) for group in (baseline, other))
+def unlike_groups(pair: Pair) -> Iterator[str]:
+    """All differences besides the speed. If the hashes are equal, only those that affect the speed."""
+    one, two = pair.baseline, pair.group
+    found = machine_differences if pair.identity.verdict == IDENTICAL else differences
+    for name, mine, theirs in found(one.first, two.first):
+        if pair.same_algorithm or not _is_of_algorithm(name):
+            yield f"{name}: {one.label} {mine}, {two.label} {theirs}"
+    mine, theirs = (sorted(str(run.seed) for run in group.runs) for group in (one, two))
     if mine != theirs:
-        yield f"other seeds: {baseline.label} {', '.join(mine)}; {other.label} {', '.join(theirs)}"
+        yield f"other seeds: {one.label} {', '.join(mine)}; {two.label} {', '.join(theirs)}"
 
 
-def settings_of_algorithms(baseline: Group, other: Group) -> Iterator[str]:
+def settings_of_algorithms(pair: Pair) -> Iterator[str]:
     """Different algorithms need different settings: a note, not a warning."""
-    if _same_algorithm(baseline, other):
-        return
-    names = [name for name, _, _ in differences(baseline.first, other.first) if _is_of_algorithm(name)]
-    keys = ", ".join(name.partition("(")[2].rstrip(")") for name in names)
-    yield f"{baseline.label} and {other.label} differ in their algorithm and its settings: {keys}"
-
-
-def _same_algorithm(baseline: Group, other: Group) -> bool:
-    return baseline.first.word("training.algorithm", "ppo") == other.first.word("training.algorithm", "ppo")
+    if not pair.same_algorithm:
+        names = [name for name, *_ in differences(pair.baseline.first, pair.group.first)]
+        keys = ", ".join(name.partition("(")[2].rstrip(")") for name in names if _is_of_algorithm(name))
+        yield f"{pair.baseline.label} and {pair.group.label} differ in their algorithm and its settings: {keys}"
 
 
 def _is_of_algorithm(difference: str) -> bool:
@@ -344,34 +247,33 @@ def busy_machine(group: Group) -> list[str]:
     return lines
 
 
-def differences(first: Run, second: Run, *, learning: bool = True) -> Iterator[tuple[str, Any, Any]]:
-    """Name and both values of every difference: learning settings first, then the machine."""
-    if learning:
-        mine, theirs = learning_settings(first), learning_settings(second)
-        others = (mine.keys() | theirs.keys()) - {*WORK, "hardware.num_threads"}
-        for key in [*WORK, *sorted(others)]:
-            if mine.get(key) != theirs.get(key):
-                one, two = (one_line(str(settings.get(key))) for settings in (mine, theirs))
-                yield f"{WORK.get(key, 'other setting')} ({key})", one, two
-        threads = [run.num_threads if run.kind == "sequential" else 1 for run in (first, second)]
-        if threads[0] != threads[1]:
-            yield (
-                "other arithmetic (hardware.num_threads; equal bits are promised with 1)",
-                threads[0],
-                threads[1],
-            )
-    facts: list[tuple[str, Any, Any]] = [
-        ("machine", first.cpu_model, second.cpu_model),
-        ("number of cores", first.num_cores, second.num_cores),
-    ]
-    if learning:
-        facts += [
-            (name, _short(first.info.get(key)), _short(second.info.get(key)))
-            for name, key in (("version", "version"), ("commit", "git_commit"))
-        ]
-    for name, first_fact, second_fact in facts:
-        if first_fact != second_fact:
-            yield f"other {name}", first_fact or "unknown", second_fact or "unknown"
+Difference = tuple[str, Any, Any]  # name and both values
+
+
+def differences(first: Run, second: Run) -> Iterator[Difference]:
+    """What affects learning, then what affects the speed."""
+    mine, theirs = learning_settings(first), learning_settings(second)
+    others = (mine.keys() | theirs.keys()) - {*WORK, "hardware.num_threads"}
+    for key in [*WORK, *sorted(others)]:
+        if mine.get(key) != theirs.get(key):
+            one, two = (one_line(str(settings.get(key))) for settings in (mine, theirs))
+            yield f"{WORK.get(key, 'other setting')} ({key})", one, two
+    threads = [run.num_threads if run.kind == "sequential" else 1 for run in (first, second)]
+    if threads[0] != threads[1]:
+        name = "other arithmetic (hardware.num_threads; equal bits are promised with 1)"
+        yield name, threads[0], threads[1]
+    yield from machine_differences(first, second)
+    for name, key in (("version", "version"), ("commit", "git_commit")):
+        one, two = _short(first.info.get(key)), _short(second.info.get(key))
+        if one != two:
+            yield f"other {name}", one, two
+
+
+def machine_differences(first: Run, second: Run) -> Iterator[Difference]:
+    if first.cpu_model != second.cpu_model:
+        yield "other machine", first.cpu_model, second.cpu_model
+    if first.num_cores != second.num_cores:
+        yield "other number of cores", first.num_cores or "unknown", second.num_cores or "unknown"
 
 
 def _short(value: Any) -> str:

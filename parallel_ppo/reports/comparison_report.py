@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -12,19 +11,19 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from parallel_ppo.printable import count
-from parallel_ppo.reports import curves
-from parallel_ppo.reports import theme as themes
+from parallel_ppo.reports import curves, statistics, theme
 from parallel_ppo.reports.comparison import (
     DIFFERENT,
     IDENTICAL,
-    NOT_COMPARED,
     Comparison,
-    GroupResult,
-    PairResult,
+    Pair,
+    final_return,
+    return_until,
+    seconds_to_return,
 )
 from parallel_ppo.reports.curves import LEAST_EPISODES, RETURN_WINDOW
-from parallel_ppo.reports.document import Card, Document, Table
-from parallel_ppo.reports.groups import Group, algorithm, short_env
+from parallel_ppo.reports.document import Card, Document, Row, Table
+from parallel_ppo.reports.groups import Group, short_env
 from parallel_ppo.reports.plots import (
     EVALUATIONS,
     OVER_STEPS,
@@ -37,26 +36,30 @@ from parallel_ppo.reports.plots import (
     over_time,
 )
 from parallel_ppo.reports.runs import Run
-from parallel_ppo.reports.statistics import LEAST_ITERATIONS, LEAST_SEEDS, Estimate, smooth, smoothing_window
-from parallel_ppo.reports.theme import LIGHT, Panel
-from parallel_ppo.reports.words import duration, estimate, number, percent, span
+from parallel_ppo.reports.statistics import LEAST_ITERATIONS, LEAST_SEEDS, Estimate
+from parallel_ppo.reports.theme import PHASES, Panel
+from parallel_ppo.reports.words import duration, estimate, interval, number, percent
 
-Row = list[str]
+THROUGHPUT, RETURN, MEMORY = (
+    "throughput (steps/s)",
+    f"return, last {RETURN_WINDOW} episodes",
+    "peak memory (MB)",
+)
 
 
-def document(groups: Sequence[Group], comparison: Comparison) -> Document:
-    titles = [comparison.title(result) for result in comparison.groups]
-    runs = [f"{result.label}: {', '.join(result.directories)}" for result in comparison.groups]
+def document(comparison: Comparison) -> Document:
+    groups = comparison.groups
+    table = rows(comparison)
+    runs = [f"{group.label}: {', '.join(run.name for run in group.runs)}" for group in groups]
     return Document(
         headline=headline(comparison),
-        subtitle=subtitle(comparison),
-        cards=cards(comparison),
+        subtitle=subtitle(groups),
+        cards=cards(comparison, {line.name: line for line in table}),
         warnings=comparison.warnings,
-        tables=[Table("Comparison", ["", *titles], rows(comparison))],
+        tables=[Table("Comparison", ["", *map(comparison.title, groups)], table)],
         notes=[*comparison.notes, *runs],
         footnotes=footnotes(comparison),
-        data=asdict(comparison),
-        panels=panels(groups, comparison),
+        panels=panels(comparison, table),
         picture_note=lines_note(groups) + " Dashed: the baseline.",
     )
 
@@ -64,7 +67,7 @@ def document(groups: Sequence[Group], comparison: Comparison) -> Document:
 # --- the answer ---------------------------------------------------------------------------------------------
 
 
-def fastest(comparison: Comparison) -> PairResult:
+def fastest(comparison: Comparison) -> Pair:
     """Of those whose speed can be compared, if there are any."""
     valid = [pair for pair in comparison.pairs if not pair.void]
     return max(valid or comparison.pairs, key=lambda pair: pair.speedup.value)
@@ -72,161 +75,171 @@ def fastest(comparison: Comparison) -> PairResult:
 
 def headline(comparison: Comparison) -> str:
     pair = fastest(comparison)
-    both, speedup = f"{pair.label} and {pair.baseline}", pair.speedup
+    mine, baseline, speedup = pair.group.label, pair.baseline.label, pair.speedup
     if comparison.has_other_algorithms:
-        names = dict.fromkeys(result.algorithm for result in comparison.groups)
+        names = dict.fromkeys(group.algorithm for group in comparison.groups)
         return f"{' / '.join(names)}: different algorithms, compared at equal steps and at equal time"
     if pair.void:
-        answer = f"The speeds of {both} cannot be compared: {pair.void}"
+        answer = f"The speeds of {mine} and {baseline} cannot be compared: {pair.void}"
     elif not math.isfinite(speedup.low):
-        answer = f"{both}: fewer than {LEAST_ITERATIONS} iterations, too few to compare speeds"
+        answer = f"{mine} and {baseline}: fewer than {LEAST_ITERATIONS} iterations, too few to compare speeds"
     elif speedup.low < 1 < speedup.high:
-        answer = f"{both}: no significant speed difference, {speedup.value:.2f}x ({span(speedup, 2)})"
+        figure = estimate(speedup, 2, "x")
+        answer = f"{mine} and {baseline}: no significant speed difference, {figure}"
     else:
-        answer = f"{pair.label} is {speedup.value:.2f}x ({span(speedup, 2)}) as fast as {pair.baseline}"
+        answer = f"{mine} is {estimate(speedup, 2, 'x')} as fast as {baseline}"
     bits = {IDENTICAL: "; parameters are bit-identical", DIFFERENT: "; parameters differ"}
     return answer + bits.get(pair.identity.verdict, "")
 
 
-def subtitle(comparison: Comparison) -> str:
-    """What was run, and where."""
-    groups = comparison.groups
+def subtitle(groups: Sequence[Group]) -> str:
+    """The work and the machine."""
+    first = [group.first for group in groups]
     facts = (
-        [result.env for result in groups],
-        [f"network {result.policy}" for result in groups],
-        [f"epochs {number(result.n_epochs)}" for result in groups],
-        [result.machine for result in groups],
+        [short_env(run.env_id) for run in first],
+        [f"network {run.word('training.policy')}" for run in first],
+        [f"epochs {run.word('training.n_epochs')}" for run in first],
+        [run.cpu_model for run in first],
     )
     parts = [" vs ".join(dict.fromkeys(values)) for values in facts]
-    return " | ".join([*parts, ", ".join(f"{result.label}: {processes(result)}" for result in groups)])
+    return " | ".join([*parts, ", ".join(f"{group.label}: {cores(group)}" for group in groups)])
 
 
-def cards(comparison: Comparison) -> list[Card]:
+def cards(comparison: Comparison, table: dict[str, Row]) -> list[Card]:
     pair = fastest(comparison)
-    result = next(item for item in comparison.groups if item.label == pair.label)
-    bits = {IDENTICAL: "yes", DIFFERENT: "no", NOT_COMPARED: "not compared"}.get(
-        pair.identity.verdict, "unknown"
-    )
+    index, label = comparison.groups.index(pair.group), pair.group.label
+    throughput, memory = table[THROUGHPUT].values[index], table[MEMORY].values[index]
     found = [
+        Card(number(throughput.value), f"Steps per second, {label}", interval(throughput)),
+        Card(table[RETURN].cells[index].partition(" (")[0], f"Return, {label}"),
         Card(
-            number(result.throughput.value), f"Steps per second, {pair.label}", _interval(result.throughput)
+            {IDENTICAL: "yes", DIFFERENT: "no"}.get(pair.identity.verdict, pair.identity.verdict),
+            "Bit-identical",
+            f"{count(pair.identity.compared, 'iteration')} compared",
         ),
-        Card(
-            number(result.final_return.value, 2),
-            f"Return, {pair.label}",
-            count(result.final_episodes, "episode"),
-        ),
-        Card(bits, "Bit-identical", f"{count(pair.identity.compared, 'iteration')} compared"),
-        Card(number(result.peak_rss_mb), f"Peak MB, {pair.label}"),
+        Card(number(memory), f"Peak MB, {label}"),
     ]
     if comparison.has_other_algorithms:
         return found
-    if pair.void or not math.isfinite(pair.speedup.low):
-        card = (
-            Card("not comparable", "Speedup", pair.void)
-            if pair.void
-            else Card("unknown", "Speedup", "too few iterations")
-        )
-        return [card, *found]
-    worker = Card(percent(Estimate(pair.efficiency.value)), "Efficiency per worker", processes(result))
-    return [Card(f"{pair.speedup.value:.2f}x", "Speedup", _interval(pair.speedup, 2)), worker, *found]
+    if pair.void:
+        return [Card("not comparable", "Speedup", pair.void), *found]
+    if not math.isfinite(pair.speedup.low):
+        return [Card("unknown", "Speedup", "too few iterations"), *found]
+    worker = Card(percent(Estimate(pair.efficiency.value)), "Efficiency per worker", cores(pair.group))
+    speedup = Card(f"{pair.speedup.value:.2f}x", "Speedup", interval(pair.speedup, 2))
+    return [speedup, worker, *found]
 
 
-def _interval(value: Estimate, digits: int = 0) -> str:
-    return f"95 %: {span(value, digits)}" if math.isfinite(value.low) else ""
-
-
-def processes(result: GroupResult) -> str:
-    is_sequential = result.kind == "sequential"
-    return count(result.threads, "thread") if is_sequential else count(result.workers, "worker")
+def cores(group: Group) -> str:
+    return count(group.num_cores, "thread" if group.first.kind == "sequential" else "worker")
 
 
 # --- the table ----------------------------------------------------------------------------------------------
 
 
 def rows(comparison: Comparison) -> list[Row]:
-    """A name and one cell per group. Facts that are equal for all groups are in the subtitle."""
+    """Facts that are equal for all groups are in the subtitle."""
     groups = comparison.groups
-    work = [f"{result.env}, {result.policy}, {number(result.n_epochs)}" for result in groups]
-    pairs: list[PairResult | None] = [None, *comparison.pairs]
-    cost = {name for result in groups for name, value in result.seconds_per_1000_steps.items() if value > 0}
+    costs = [curves.phase_cost(group.runs) for group in groups]
+    sentences = [pair.identity.sentence for pair in comparison.pairs]
+
+    def each(name: str, measure: Callable[[Group], Any], show: Callable[[Any], str] = number) -> Row:
+        return Row.of(name, map(measure, groups), show)
+
+    work = each("game, network, epochs", lambda group: subtitle([group]).rpartition(" | ")[0], str)
+    phases = [
+        Row.of(f"{label}, per 1,000 steps", [cost[name] for cost in costs], duration)
+        for name, (label, _) in PHASES.items()
+        if any(cost[name] > 0 for cost in costs)
+    ]
     return [
-        ["runs", *map(_runs, groups)],
-        *([["game, network, epochs", *work]] if len(set(work)) > 1 else []),
-        ["cores at work", *map(processes, groups)],
-        ["steps", *[number(result.steps) for result in groups]],
-        ["wall time", *[duration(result.wall_time) for result in groups]],
-        ["throughput (steps/s)", *[estimate(result.throughput) for result in groups]],
-        *_speedup_rows(pairs),
-        ["collection only (steps/s)", *[number(result.collect_fps) for result in groups]],
-        *[
-            [
-                f"{themes.PHASE_NAMES[name]}, per 1,000 steps",
-                *[duration(r.seconds_per_1000_steps[name]) for r in groups],
-            ]
-            for name in themes.PHASES
-            if name in cost
-        ],
-        [f"return, last {RETURN_WINDOW} episodes", *map(_final_return, groups)],
+        each("runs", _seeds, str),
+        *([work] if len(set(work.cells)) > 1 else []),
+        each("cores at work", cores, str),
+        each("steps", lambda group: int(max(run.steps[-1] for run in group.runs))),
+        each("wall time", lambda group: np.mean([run.wall_time[-1] for run in group.runs]), duration),
+        each(THROUGHPUT, _throughput, estimate),
+        *_speedup_rows(comparison.pairs),
+        each("collection only (steps/s)", lambda group: curves.column_mean(group.runs, "rollout_fps")),
+        *phases,
+        _return_row(groups),
         *_equal_rows(comparison),
         *_time_rows(comparison),
-        ["peak memory (MB)", *[number(result.peak_rss_mb) for result in groups]],
-        ["CPU use", *[estimate(Estimate(result.cpu_percent), unit="%") for result in groups]],
-        ["bit-identical", *[pair.identity.sentence if pair else "baseline" for pair in pairs]],
+        each(MEMORY, lambda group: curves.peak_memory_mb(group.runs)),
+        each(
+            "CPU use",
+            lambda group: curves.cpu_percent(group.runs) / 100,
+            lambda share: percent(Estimate(share)),
+        ),
+        Row.of("bit-identical", ["baseline", *sentences]),
     ]
 
 
-def _speedup_rows(pairs: Sequence[PairResult | None]) -> list[Row]:
+def _throughput(group: Group) -> Estimate:
+    return statistics.throughput([curves.timing(run) for run in group.runs])
+
+
+def _seeds(group: Group) -> str:
+    text = "seed " + ", ".join(str(run.seed) for run in group.runs)
+    return text + (" (in progress)" if any(run.in_progress for run in group.runs) else "")
+
+
+def _speedup_rows(pairs: Sequence[Pair]) -> list[Row]:
     """Steps of different algorithms cost different work: there is no speedup from one to the other."""
-    if not any(pair and pair.same_algorithm for pair in pairs):
+    if not any(pair.same_algorithm for pair in pairs):
         return []
 
-    def cells(figure: Callable[[PairResult], str]) -> Row:
-        return ["baseline", *[("not comparable" if pair.void else figure(pair)) for pair in pairs if pair]]
+    def cells(name: str, figure: Callable[[Pair], Estimate], show: Callable[[Estimate], str]) -> Row:
+        values = [None if pair.void else figure(pair) for pair in pairs]
+        return Row(name, ["baseline", *(show(v) if v else "not comparable" for v in values)], [None, *values])
 
     return [
-        ["speedup", *cells(lambda pair: estimate(pair.speedup, 2, "x"))],
-        ["efficiency per worker", *cells(lambda pair: percent(pair.efficiency))],
+        cells("speedup", lambda pair: pair.speedup, lambda value: estimate(value, 2, "x")),
+        cells("efficiency per worker", lambda pair: pair.efficiency, percent),
     ]
+
+
+def _return_row(groups: Sequence[Group]) -> Row:
+    cells, values = [], [final_return(group) for group in groups]
+    for group, value in zip(groups, values, strict=True):
+        episodes = min(curves.num_final_episodes(run) for run in group.runs)
+        text = estimate(value, 2) if episodes >= LEAST_EPISODES else f"only {count(episodes, 'episode')} yet"
+        is_partial = LEAST_EPISODES <= episodes < RETURN_WINDOW
+        cells.append(f"{text}, {episodes} episodes" if is_partial else text)
+    return Row(RETURN, cells, values)
 
 
 def _equal_rows(comparison: Comparison) -> list[Row]:
     """Equal steps matter for different algorithms only: one algorithm learns the same from them."""
-    effort, labels = comparison.equal_effort, [result.label for result in comparison.groups]
-    found = [
-        [f"return after {duration(effort.time)}", *[number(effort.return_at_time[key], 2) for key in labels]]
-    ]
-    if comparison.has_other_algorithms:
-        values = [number(effort.return_at_steps[key], 2) for key in labels]
-        found.insert(0, [f"return after {effort.steps:,} steps", *values])
-    return found
-
-
-def _runs(result: GroupResult) -> str:
-    text = "seed " + ", ".join(map(str, result.seeds))
-    return text + (" (in progress)" if result.in_progress else "")
-
-
-def _final_return(result: GroupResult) -> str:
-    if result.final_episodes < LEAST_EPISODES:
-        return f"only {count(result.final_episodes, 'episode')} yet"
-    text = estimate(result.final_return, 2)
-    return text if result.final_episodes >= RETURN_WINDOW else f"{text}, {result.final_episodes} episodes"
+    groups = comparison.groups
+    runs = [run for group in groups for run in group.runs]
+    steps, time = min(int(run.steps[-1]) for run in runs), min(float(run.wall_time[-1]) for run in runs)
+    at_steps = [return_until(group, lambda run: run.steps <= steps) for group in groups]
+    at_time = [return_until(group, lambda run: run.wall_time <= time) for group in groups]
+    show = partial(number, digits=2)
+    found = (
+        [Row.of(f"return after {steps:,} steps", at_steps, show)] if comparison.has_other_algorithms else []
+    )
+    return [*found, Row.of(f"return after {duration(time)}", at_time, show)]
 
 
 def _time_rows(comparison: Comparison) -> list[Row]:
     """Returns that all groups reached at the same moments are one row, named after the highest."""
-    found: dict[tuple[str, ...], str] = {}
+    found: dict[tuple[str, ...], Row] = {}
     for threshold in sorted(comparison.thresholds):
-        times = [result.seconds_to_return[f"{threshold:g}"] for result in comparison.groups]
-        cells = tuple(duration(time) if math.isfinite(time) else "not reached" for time in times)
+        line = Row.of(
+            f"time to return {threshold:g}",
+            [seconds_to_return(group, threshold) for group in comparison.groups],
+            lambda time: duration(time) if math.isfinite(time) else "not reached",
+        )
+        cells = tuple(line.cells)
         if cells not in found or set(cells) != {"not reached"}:  # of those never reached, the lowest
-            found[cells] = f"time to return {threshold:g}"
-    return [[name, *cells] for cells, name in found.items()]
+            found[cells] = line
+    return list(found.values())
 
 
 def footnotes(comparison: Comparison) -> list[str]:
-    is_single = all(len(result.seeds) == 1 for result in comparison.groups)
+    is_single = all(len(group.runs) == 1 for group in comparison.groups)
     lines = [
         "Throughput is end to end (collect and update) without the first iteration. Intervals are 95 % "
         f"bootstraps: speeds over blocks of iterations and over seeds (from {LEAST_ITERATIONS} iterations on), "
@@ -249,7 +262,7 @@ def run_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
             "run": run.name,
             "seed": run.seed,
             "environment": short_env(run.env_id),
-            "algorithm": algorithm(run),
+            "algorithm": Group("", (run,)).algorithm,
             "network": run.word("training.policy"),
             "workers": run.num_workers,
             "steps": int(run.steps[-1]),
@@ -267,29 +280,19 @@ def run_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
 # --- the pictures -------------------------------------------------------------------------------------------
 
 
-def panels(groups: Sequence[Group], comparison: Comparison) -> list[Panel]:
+def panels(comparison: Comparison, table: Sequence[Row]) -> list[Panel]:
+    groups = comparison.groups
     time = over_time(groups)
-    costs = [(result.label, result.seconds_per_1000_steps) for result in comparison.groups]
+    speeds = next(line.values for line in table if line.name == THROUGHPUT)
     legend = [
-        (
-            f"{comparison.title(result)}: {number(result.throughput.value)} steps/s",
-            themes.color_of(LIGHT, index),
-        )
-        for index, result in enumerate(comparison.groups)
+        (f"{comparison.title(group)}: {number(speed.value)} steps/s", theme.series_color(index))
+        for index, (group, speed) in enumerate(zip(groups, speeds, strict=True))
     ]
+    returns = partial(draw_returns, groups, dash_first=True)
+    costs = [(group.label, curves.phase_cost(group.runs)) for group in groups]
     found = [
-        Panel(
-            "return_over_time",
-            "Return over wall time",
-            partial(draw_returns, groups, time, dash_first=True),
-            legend,
-        ),
-        Panel(
-            "return_over_steps",
-            "Return over steps",
-            partial(draw_returns, groups, OVER_STEPS, dash_first=True),
-            legend,
-        ),
+        Panel("return_over_time", "Return over wall time", partial(returns, time), legend),
+        Panel("return_over_steps", "Return over steps", partial(returns, OVER_STEPS), legend),
         Panel("throughput", "Throughput, end to end", partial(_draw_throughput, groups, time), legend),
         Panel("phases", "Where the time goes", partial(draw_phase_bars, costs)),
     ]
@@ -299,20 +302,15 @@ def panels(groups: Sequence[Group], comparison: Comparison) -> list[Panel]:
     return found
 
 
-def _throughput(run: Run) -> np.ndarray:
+def _iteration_fps(run: Run) -> np.ndarray:
     fps = run.iteration_steps() / np.maximum(run.iteration_seconds(), 1e-9)
     fps[: curves.warm_up(run)] = np.nan
     return fps
 
 
-def _smoothed_throughput(run: Run) -> np.ndarray:
-    fps = _throughput(run)
-    return np.where(np.isfinite(fps), smooth(fps, smoothing_window(len(fps))), np.nan)
-
-
 def _draw_throughput(groups: Sequence[Group], time: Over, axes: Axes) -> None:
-    draw_curves(axes, groups, time, _smoothed_throughput, _throughput)
+    draw_curves(axes, groups, time, lambda run: curves.smoothed(_iteration_fps(run)), _iteration_fps)
     time.label(axes)
     axes.set_ylabel("steps per second")
-    themes.from_zero(axes)
-    themes.plain_numbers(axes)
+    theme.from_zero(axes)
+    theme.plain_numbers(axes)

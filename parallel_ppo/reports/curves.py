@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from parallel_ppo.reports.runs import Run
-from parallel_ppo.reports.statistics import Timing, recent_mean
+from parallel_ppo.reports.statistics import Timing, recent_mean, smooth
 
 RETURN_WINDOW = 100  # episodes
 LEAST_EPISODES = 20  # fewer have no mean worth showing
@@ -53,6 +53,12 @@ def returns_near(run: Run, steps: float, *, within: float) -> np.ndarray:
         return np.empty(0)
     position = run.episodes.step
     return run.episodes.returns[np.abs(position - steps) <= within]
+
+
+def smoothed(values: np.ndarray) -> np.ndarray:
+    """Over a twentieth of a curve, so that short and long ones look equally smooth. Gaps stay."""
+    window = max(1, min(50, len(values) // 20))
+    return np.where(np.isfinite(values), smooth(values, window), np.nan)
 
 
 def warm_up(run: Run) -> int:

@@ -1,4 +1,7 @@
-"""A report as data: one set of cards, tables and notes, which every renderer shows."""
+"""A report as data: one set of cards, tables and notes, and all its renderers.
+
+Text from run directories is untrusted. Each renderer escapes it for its own format.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,13 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jinja2
+import numpy as np
 from markupsafe import Markup
 from rich import box
 from rich.console import Console
@@ -19,9 +23,9 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from parallel_ppo.printable import printable
-from parallel_ppo.reports import theme as themes
+from parallel_ppo.reports import theme
 from parallel_ppo.reports.theme import Panel
-from parallel_ppo.reports.words import json_ready
+from parallel_ppo.storage.files import write_atomically
 
 TEXT_WIDTH = 110
 TEMPLATE = Path(__file__).with_name("page.html.jinja")
@@ -34,13 +38,28 @@ class Card:
     detail: str = ""
 
 
+class Row(NamedTuple):
+    name: str
+    cells: Sequence[str]
+    values: Sequence[Any]  # the cells in the JSON
+
+    @classmethod
+    def of(cls, name: str, values: Iterable[Any], show: Callable[[Any], str] = str) -> Row:
+        values = list(values)
+        return cls(name, [show(value) for value in values], values)
+
+    @classmethod
+    def mixed(cls, name: str, *cells: tuple[Any, Callable[[Any], str]]) -> Row:
+        return cls(name, [show(value) for value, show in cells], [value for value, _ in cells])
+
+
 @dataclass(frozen=True)
 class Table:
-    """The first cell of a row is its heading; all others are right-aligned."""
+    """`header` begins with the heading of the names. Cells are right-aligned."""
 
     title: str
     header: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Row]
 
 
 @dataclass(frozen=True)
@@ -48,18 +67,20 @@ class Document:
     headline: str
     subtitle: str
     tables: Sequence[Table]
-    data: Any  # for the JSON: everything that the tables show, and more
     cards: Sequence[Card] = ()
     warnings: Sequence[str] = ()
     notes: Sequence[str] = ()
     footnotes: Sequence[str] = ()
     panels: Sequence[Panel] = field(default=(), compare=False)
     picture_note: str = ""
+    data: Any = None  # more numbers, for files that the caller writes
 
     def lists(self) -> list[tuple[str, Sequence[str]]]:
-        return [
-            (name, lines) for name, lines in (("Warnings", self.warnings), ("Notes", self.notes)) if lines
-        ]
+        both = ("Warnings", self.warnings), ("Notes", self.notes)
+        return [(name, lines) for name, lines in both if lines]
+
+
+# --- terminal and text --------------------------------------------------------------------------------------
 
 
 def print_document(console: Console, document: Document) -> None:
@@ -70,15 +91,15 @@ def print_document(console: Console, document: Document) -> None:
         grid = RichTable(title=_plain(table.title, "bold"), title_justify="left", box=box.SIMPLE_HEAD)
         for index, name in enumerate(table.header):
             grid.add_column(_plain(name), justify="right" if index else "left", overflow="fold")
-        for row in table.rows:
-            grid.add_row(*map(_plain, row))
+        for line in table.rows:
+            grid.add_row(*map(_plain, [line.name, *line.cells]))
         console.print(grid)
     for name, lines in document.lists():
         console.print(_plain(name, "bold yellow" if name == "Warnings" else "bold"))
-        for line in lines:
-            console.print(_plain(f"- {line}"))
-    for line in document.footnotes:
-        console.print(_plain(line, "dim"))
+        for text in lines:
+            console.print(_plain(f"- {text}"))
+    for text in document.footnotes:
+        console.print(_plain(text, "dim"))
 
 
 def _plain(text: str, style: str = "") -> Text:
@@ -86,33 +107,69 @@ def _plain(text: str, style: str = "") -> Text:
 
 
 def as_text(document: Document) -> str:
-    """What the terminal shows, without colors."""
+    """The output of a terminal, without colors."""
     sink = io.StringIO()
     console = Console(file=sink, width=TEXT_WIDTH, force_terminal=False, color_system=None, emoji=False)
     print_document(console, document)
     return re.sub(r" +\n", "\n", sink.getvalue())
 
 
-def as_json(data: Any) -> str:
+# --- JSON and CSV -------------------------------------------------------------------------------------------
+
+
+def as_json(document: Document) -> str:
+    names = ("headline", "subtitle", "warnings", "notes")
+    tables = {
+        table.title: {line.name: dict(zip(table.header[1:], line.values, strict=True)) for line in table.rows}
+        for table in document.tables
+    }
+    return to_json({name: getattr(document, name) for name in names} | {"tables": tables})
+
+
+def to_json(data: Any) -> str:
     return json.dumps(json_ready(data), indent=2, allow_nan=False) + "\n"
+
+
+def json_ready(value: Any) -> Any:
+    """NaN and infinities as null, NumPy's numbers as Python's, dataclasses as objects."""
+    if is_dataclass(value):
+        value = vars(value)
+    if isinstance(value, dict):
+        return {str(key): json_ready(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_ready(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Cells that a spreadsheet would take for a formula begin with an apostrophe."""
+    sink = io.StringIO(newline="")
+    writer = csv.DictWriter(sink, list(rows[0]) if rows else [])
+    writer.writeheader()
+    for record in rows:
+        cells = json_ready(dict(record)).items()
+        is_formula = {name: isinstance(cell, str) and cell.startswith(tuple("=+-@")) for name, cell in cells}
+        writer.writerow({name: f"'{cell}" if is_formula[name] else cell for name, cell in cells})
+    return sink.getvalue()
+
+
+# --- Markdown and HTML --------------------------------------------------------------------------------------
 
 
 def as_markdown(document: Document) -> str:
     lines = [f"# {_escaped(document.headline)}", "", _escaped(document.subtitle), ""]
     for table in document.tables:
-        lines += [
-            f"## {_escaped(table.title)}",
-            "",
-            _row(table.header),
-            "|---" + "|--:" * (len(table.header) - 1) + "|",
-        ]
-        lines += [*map(_row, table.rows), ""]
+        lines += [f"## {_escaped(table.title)}", "", _markdown_row(table.header)]
+        lines += ["|---" + "|--:" * (len(table.header) - 1) + "|"]
+        lines += [*(_markdown_row([line.name, *line.cells]) for line in table.rows), ""]
     for name, items in document.lists():
         lines += [f"## {name}", "", *[f"- {_escaped(item)}" for item in items], ""]
     return "\n".join([*lines, *map(_escaped, document.footnotes)]) + "\n"
 
 
-def _row(cells: Sequence[str]) -> str:
+def _markdown_row(cells: Sequence[str]) -> str:
     return "| " + " | ".join(map(_escaped, cells)) + " |"
 
 
@@ -121,28 +178,24 @@ def _escaped(text: str) -> str:
 
 
 def as_html(document: Document) -> str:
-    """A self-contained page: nothing is loaded, and style sheets alone decide between light and dark."""
+    """A self-contained page: it loads nothing, and CSS alone switches between light and dark."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     pictures = [
-        (panel.title, Markup(themes.inline_svg(panel, index)))  # matplotlib escapes all texts in it
+        (panel.title, Markup(theme.inline_svg(panel, index)))  # matplotlib escapes all texts in it
         for index, panel in enumerate(document.panels)
     ]
     page = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return page.render(document=document, pictures=pictures, colors=themes.css_variables(themes.LIGHT))
+    return page.render(document=document, pictures=pictures, colors=theme.css_variables())
 
 
-def as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Cells that a spreadsheet would take for a formula begin with an apostrophe."""
-    sink = io.StringIO(newline="")
-    writer = csv.DictWriter(sink, list(rows[0]) if rows else [])
-    writer.writeheader()
-    for row in rows:
-        writer.writerow(
-            {
-                name: f"'{value}" if isinstance(value, str) and value[:1] in "=+-@" and value else value
-                for name, value in json_ready(dict(row)).items()
-            }
-        )
-    return sink.getvalue()
+# --- files --------------------------------------------------------------------------------------------------
+
+
+def write(directory: Path, texts: Mapping[str, str], panels: Sequence[Panel], *, kind: str) -> list[Path]:
+    """The named texts and, if `kind` is pdf, a file for each panel."""
+    for name, text in texts.items():
+        write_atomically(directory / name, text.encode())
+    written = [directory / name for name in texts]
+    return written + (theme.save_pdfs(panels, directory) if kind == "pdf" else [])

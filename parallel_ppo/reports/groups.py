@@ -22,6 +22,22 @@ class Group:
     def first(self) -> Run:
         return self.runs[0]
 
+    @property
+    def algorithm(self) -> str:
+        """With its lag."""
+        name, lag = self.first.word("training.algorithm", "ppo"), self.first.number("training.lag", 0)
+        return f"{name}, lag {lag:g}" if lag else name
+
+    def has_algorithm_of(self, other: Group) -> bool:
+        """The lag may differ."""
+        mine, theirs = (group.first.word("training.algorithm", "ppo") for group in (self, other))
+        return mine == theirs
+
+    @property
+    def num_cores(self) -> int:
+        """Workers of a parallel run, threads of a sequential one."""
+        return self.first.num_threads if self.first.kind == "sequential" else self.first.num_workers
+
 
 def learning_settings(run: Run) -> dict[str, Any]:
     """The settings that decide what is learned, by dotted key, without the random seed."""
@@ -33,14 +49,8 @@ def learning_settings(run: Run) -> dict[str, Any]:
     return {key: value for key, value in values.items() if key not in ignored}
 
 
-def algorithm(run: Run) -> str:
-    """As a label names it; a lag is part of it."""
-    name, lag = run.word("training.algorithm", "ppo"), run.number("training.lag", 0)
-    return f"{name}, lag {lag:g}" if lag else name
-
-
 def group_seeds(runs: Sequence[Run]) -> list[Group]:
-    """Runs that differ only in their seed become one group; a repeated seed stays on its own."""
+    """Runs that differ only in their seed become one group; a repeated seed gets its own group."""
     groups: dict[str, list[Run]] = {}
     for run in runs:
         settings = {**learning_settings(run), "kind": run.kind, "workers": run.num_workers}

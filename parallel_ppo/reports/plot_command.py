@@ -11,7 +11,7 @@ from rich.console import Console
 
 from parallel_ppo.arguments import Parser
 from parallel_ppo.exits import InputError
-from parallel_ppo.reports import theme as themes
+from parallel_ppo.reports import theme
 from parallel_ppo.reports.command_line import (
     add_format_flag,
     directory_for,
@@ -85,12 +85,12 @@ def write_plots(runs: Sequence[Run], directory: Path, *, kind: str, console: Con
     make_directory(directory)
     steps, time = panels_of(groups, OVER_STEPS), panels_of(groups, over_time(groups))
     if kind == "pdf":
-        return themes.save_pdfs([*steps, replace(time[0], name="return_over_time")], directory)
+        return theme.save_pdfs([*steps, replace(time[0], name="return_over_time")], directory)
     written = []
     with progress_bar(console) as progress:
         task = progress.add_task("drawing", total=2)
         for name, panels in (("steps", steps), ("time", time)):
-            figure = themes.sheet(panels, title=title_of(groups), note=lines_note(groups), columns=3)
-            written.append(themes.save(figure, directory / f"curves_over_{name}.png"))
+            figure = theme.sheet(panels, title=title_of(groups), note=lines_note(groups), columns=3)
+            written.append(theme.save(figure, directory / f"curves_over_{name}.png"))
             progress.advance(task)
     return written

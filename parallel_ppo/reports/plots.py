@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from parallel_ppo.reports import theme as themes
+from parallel_ppo.reports import theme
 from parallel_ppo.reports.curves import (
     LEAST_EPISODES,
     RETURN_WINDOW,
@@ -18,11 +18,12 @@ from parallel_ppo.reports.curves import (
     phase_cost,
     phase_seconds,
     return_curve,
+    smoothed,
 )
 from parallel_ppo.reports.groups import Group, short_env
 from parallel_ppo.reports.runs import Run
-from parallel_ppo.reports.statistics import LEAST_SEEDS, mean_curve, smooth, smoothing_window
-from parallel_ppo.reports.theme import LIGHT, PHASE_NAMES, PHASES, Legend, Panel
+from parallel_ppo.reports.statistics import LEAST_SEEDS, mean_curve
+from parallel_ppo.reports.theme import PHASES, Legend, Panel
 
 RETURN_LABEL = f"Return (last {RETURN_WINDOW} training episodes)"
 EVALUATIONS = {"eval_train_return": "training levels", "eval_test_return": "unseen levels"}
@@ -61,7 +62,7 @@ class Over:
 
     def label(self, axes: Axes) -> None:
         if self.name == "steps":
-            themes.steps_axis(axes)
+            theme.steps_axis(axes)
         else:
             axes.set_xlabel(f"wall time ({self.unit})")
         axes.set_xlim(left=0)
@@ -72,7 +73,7 @@ OVER_STEPS = Over("steps")
 
 def over_time(groups: Sequence[Group]) -> Over:
     ends = [float(np.nanmax(run.wall_time, initial=0)) for group in groups for run in group.runs]
-    return Over("time", *themes.time_unit(max(ends)))
+    return Over("time", *theme.time_unit(max(ends)))
 
 
 def panels_of(groups: Sequence[Group], over: Over) -> list[Panel]:
@@ -92,7 +93,7 @@ def panels_of(groups: Sequence[Group], over: Over) -> list[Panel]:
 
 
 def colors(groups: Sequence[Group]) -> Legend:
-    return [(group.label, themes.color_of(LIGHT, index)) for index, group in enumerate(groups)]
+    return [(group.label, theme.series_color(index)) for index, group in enumerate(groups)]
 
 
 def title_of(groups: Sequence[Group]) -> str:
@@ -136,7 +137,7 @@ def draw_curves(
     """
     drawn = False
     for index, group in reversed(list(enumerate(groups))):
-        color = themes.color_of(LIGHT, index)
+        color = theme.series_color(index)
         curves = [_known(over, run, smoothed) for run in group.runs]
         thin = curves if len(curves) > 1 else [_known(over, run, raw) for run in group.runs]
         for x, y in thin if len(thin) < LEAST_SEEDS else ():
@@ -164,33 +165,30 @@ def draw_returns(groups: Sequence[Group], over: Over, axes: Axes, *, dash_first:
     axes.set_ylabel(RETURN_LABEL)
     over.label(axes)
     if not drawn:
-        themes.empty(axes, f"fewer than {LEAST_EPISODES} episodes have finished")
-
-
-def _smoothed(column: str, run: Run) -> np.ndarray:
-    values = run.column(column)
-    return np.where(np.isfinite(values), smooth(values, smoothing_window(len(run))), np.nan)
+        theme.empty(axes, f"fewer than {LEAST_EPISODES} episodes have finished")
 
 
 def _draw_column(groups: Sequence[Group], over: Over, column: str, label: str, axes: Axes) -> None:
-    drawn = draw_curves(axes, groups, over, partial(_smoothed, column), lambda run: run.column(column))
+    drawn = draw_curves(
+        axes, groups, over, lambda run: smoothed(run.column(column)), lambda run: run.column(column)
+    )
     over.label(axes)
     axes.set_ylabel(label)
     if not drawn:
-        themes.empty(axes, f"no {column} in the log")
+        theme.empty(axes, f"no {column} in the log")
         return
     if column in ("rss_mb", "fps"):
-        themes.from_zero(axes)
-    themes.plain_numbers(axes)
+        theme.from_zero(axes)
+    theme.plain_numbers(axes)
 
 
 def draw_evaluations(groups: Sequence[Group], over: Over, axes: Axes) -> None:
     """Procgen's picture of generalization: the same policy on training and on unseen levels."""
     for (column, name), line, marker in zip(EVALUATIONS.items(), ("-", "--"), ("o", "s"), strict=True):
-        face = None if line == "-" else LIGHT.background
+        face = None if line == "-" else theme.BACKGROUND
         style: Any = {"linestyle": line, "marker": marker, "markersize": 4, "markerfacecolor": face}
         if draw_curves(axes, groups, over, partial(Run.column, name=column), _nothing, **style):
-            axes.plot([], [], color=LIGHT.text, label=name, **style)
+            axes.plot([], [], color=theme.TEXT, label=name, **style)
     axes.legend(loc="best")
     axes.set_ylabel("Return of evaluations")
     over.label(axes)
@@ -214,17 +212,17 @@ def phase_panel(groups: Sequence[Group], over: Over) -> Panel:
 def _draw_phase_shares(run: Run, over: Over, axes: Axes) -> None:
     phases = phase_seconds(run)
     total = np.maximum(run.iteration_seconds(), 1e-9)
-    shares = [100 * smooth(phases[name] / total, smoothing_window(len(run))) for name in PHASES]
+    shares = [100 * smoothed(phases[name] / total) for name in PHASES]
     x = over.of(run)
     if len(x) == 1:
         x, shares = np.array([0.0, x[0]]), [np.repeat(share, 2) for share in shares]
     drawn = [index for index, share in enumerate(shares) if np.nanmax(share, initial=0) > 0.2] or [0]
-    grays, names = zip(*((LIGHT.phases[index], PHASE_NAMES[PHASES[index]]) for index in drawn), strict=True)
+    names, grays = zip(*(list(PHASES.values())[index] for index in drawn), strict=True)
     axes.stackplot(x, *(shares[index] for index in drawn), colors=grays, labels=names)
     over.label(axes)
     axes.set(ylim=(0, 100), ylabel="% of the time")
     axes.margins(x=0)
-    themes.legend_below(axes)
+    theme.legend_below(axes)
 
 
 def draw_phase_bars(costs: Sequence[tuple[str, dict[str, float]]], axes: Axes) -> None:
@@ -232,19 +230,19 @@ def draw_phase_bars(costs: Sequence[tuple[str, dict[str, float]]], axes: Axes) -
     places = np.arange(len(costs))[::-1]
     left = np.zeros(len(costs))
     totals = np.nan_to_num([sum(cost.values()) for _, cost in costs])
-    scale, unit = themes.time_unit(float(totals.max()))
-    for name, gray in zip(PHASES, LIGHT.phases, strict=True):
+    scale, unit = theme.time_unit(float(totals.max()))
+    for name, (shown, gray) in PHASES.items():
         width = np.nan_to_num([cost[name] for _, cost in costs])
         if not width.max() > 0.002 * totals.max():
             continue
-        axes.barh(places, width / scale, left=left / scale, color=gray, height=0.5, label=PHASE_NAMES[name])
+        axes.barh(places, width / scale, left=left / scale, color=gray, height=0.5, label=shown)
         for place, start, value, total in zip(places, left, width, totals, strict=True):
             if value > 0.09 * totals.max():
                 middle = (start + value / 2) / scale
                 axes.text(middle, place, f"{100 * value / total:.0f}%", ha="center", va="center")
         left += width
     for place, (label, _) in zip(places, costs, strict=True):
-        axes.annotate(themes.short(label), (0, place + 0.29), xytext=(2, 3), textcoords="offset points")
+        axes.annotate(theme.short(label), (0, place + 0.29), xytext=(2, 3), textcoords="offset points")
     axes.set(yticks=[], xlabel=f"{unit} per 1,000 environment steps", ylim=(-0.5, len(costs) - 0.05))
     axes.grid(axis="y", visible=False)
-    themes.legend_below(axes)
+    theme.legend_below(axes)

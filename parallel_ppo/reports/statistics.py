@@ -184,11 +184,6 @@ def smooth(values: np.ndarray, window: int) -> np.ndarray:
     return np.where(number > 0, (sums[ends] - sums[starts]) / np.maximum(number, 1), np.nan)
 
 
-def smoothing_window(count: int) -> int:
-    """A twentieth of a curve, so that short and long ones look equally smooth."""
-    return max(1, min(50, count // 20))
-
-
 def recent_mean(
     positions: np.ndarray, values: np.ndarray, at: np.ndarray, *, window: int, minimum: int
 ) -> np.ndarray:

@@ -2,266 +2,370 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import asdict
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from parallel_ppo.printable import count
-from parallel_ppo.reports import theme as themes
-from parallel_ppo.reports.curves import LEAST_EPISODES, RETURN_WINDOW, return_curve
-from parallel_ppo.reports.document import Card, Document, Table, as_csv, as_html, as_json, as_markdown
+from parallel_ppo.reports import statistics, theme
+from parallel_ppo.reports.curves import (
+    LEAST_EPISODES,
+    RETURN_WINDOW,
+    final_returns,
+    return_curve,
+    returns_near,
+)
+from parallel_ppo.reports.document import (
+    Card,
+    Document,
+    Row,
+    Table,
+    as_html,
+    as_json,
+    as_markdown,
+    to_csv,
+    write,
+)
 from parallel_ppo.reports.groups import Group
 from parallel_ppo.reports.plots import OVER_STEPS, RETURN_LABEL, draw_curves, lines_note
-from parallel_ppo.reports.procgen_scores import Published
-from parallel_ppo.reports.statistics import LEAST_SEEDS, Estimate
-from parallel_ppo.reports.suite import (
-    LEVELS,
-    Aggregate,
-    GameResult,
-    Improvement,
-    Plan,
-    Runs,
-    SuiteResult,
-    run_records,
-    summarise,
-)
-from parallel_ppo.reports.theme import LIGHT, Legend, Panel
-from parallel_ppo.reports.words import estimate, number, span
-from parallel_ppo.storage.files import write_atomically
+from parallel_ppo.reports.procgen_scores import WINDOW, Published, published_curve
+from parallel_ppo.reports.runs import Run, one_line
+from parallel_ppo.reports.statistics import LEAST_SEEDS, Estimate, SeedEstimate
+from parallel_ppo.reports.suite import LEVELS, Plan, Runs, evaluated_returns, run_records, score_of
+from parallel_ppo.reports.theme import Panel
+from parallel_ppo.reports.words import estimate, interval, number
 
-Row = TypeVar("Row", Aggregate, Improvement)
-NOTHING = Estimate(float("nan"))
 LEVEL_NAMES = {"train": "training levels", "test": "unseen levels"}
-LEAST_SEEDS_FOR_A_MEDIAN = 4
+SEEDS_FOR_A_MEDIAN = 4
+PROFILE_POINTS = 51
 SCORE = "normalized score"
+two_digits = partial(estimate, digits=2)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One game with one setting."""
+
+    game: str
+    setting: str
+    runs: Sequence[Run]
+    evaluated: Sequence[dict[str, float]]  # of each run: mean return on each kind of levels
+
+    @property
+    def name(self) -> str:
+        return _joined(self.game, self.setting)
+
+    @property
+    def num_levels(self) -> int:
+        return int(self.runs[0].number("env.num_levels", 0))
+
+    @property
+    def mode(self) -> str:
+        return self.runs[0].word("env.distribution_mode", "easy")
+
+    @property
+    def steps(self) -> int:
+        return int(min(run.steps[-1] for run in self.runs))
+
+    def returns(self, part: str) -> SeedEstimate:
+        return statistics.over_seeds([each[part] for each in self.evaluated if part in each])
+
+    def gap(self) -> SeedEstimate:
+        return statistics.over_seeds([e["train"] - e["test"] for e in self.evaluated if len(e) == 2])
+
+    def final_return(self) -> SeedEstimate:
+        finals = [final for run in self.runs if len(final := final_returns(run))]
+        return statistics.over_seeds([float(final.mean()) for final in finals])
+
+    def scores(self, part: str) -> np.ndarray:
+        """Normalized, one for each run; empty except for Procgen."""
+        both = zip(self.runs, self.evaluated, strict=True)
+        found = [score_of(run, each[part]) for run, each in both if part in each]
+        return np.array([score for score in found if score is not None])
+
+    def published(self) -> list[Published]:
+        first = self.runs[0]
+        return published_curve(first.env_id, distribution_mode=self.mode, num_levels=self.num_levels)
+
+    def at_equal_steps(self, point: Published) -> float:
+        """Our mean return in the window of the published one; NaN unless every run has reached it."""
+        near = [returns_near(run, point.steps, within=WINDOW) for run in self.runs]
+        means = [returns.mean() for returns in near if len(returns)]
+        return float(np.mean(means)) if means and self.steps >= point.steps else math.nan
+
+
+class Standing(NamedTuple):
+    """One setting on one kind of levels."""
+
+    setting: str
+    levels: str
+    scores: dict[str, np.ndarray]  # by game
+    iqm: Estimate
+
+    @property
+    def name(self) -> str:
+        return _joined(self.setting, LEVEL_NAMES[self.levels])
+
+    @property
+    def num_runs(self) -> int:
+        return sum(map(len, self.scores.values()))
+
+    def estimate(self, statistic: Callable[..., np.ndarray]) -> Estimate:
+        return statistics.stratified_bootstrap(statistic, list(self.scores.values()))
+
+
+class Results(NamedTuple):
+    plan: Plan
+    entries: list[Entry]
+    standings: list[Standing]  # unseen levels first, then the best setting first
 
 
 def write_suite(plan: Plan, runs: Runs, directory: Path, *, kind: str = "png") -> list[Path]:
-    report = document(summarise(plan, runs), runs)
+    report = document(results(plan, runs))
     texts = {
         "results.html": as_html(report),
         "results.md": as_markdown(report),
-        "results.json": as_json(report.data),
-        "results.csv": as_csv(run_records(plan, runs)),
+        "results.json": as_json(report),
+        "results.csv": to_csv(run_records(plan, runs)),
     }
-    for name, text in texts.items():
-        write_atomically(directory / name, text.encode())
-    written = [directory / name for name in texts]
-    return written + (themes.save_pdfs(report.panels, directory) if kind == "pdf" else [])
+    return write(directory, texts, report.panels, kind=kind)
 
 
-def document(result: SuiteResult, runs: Runs) -> Document:
-    everything = [Group(setting, tuple(members)) for (_, setting), members in runs.items()]
+def results(plan: Plan, runs: Runs) -> Results:
+    entries = [
+        Entry(one_line(game), setting, members, [evaluated_returns(plan, run) for run in members])
+        for (game, setting), members in runs.items()
+    ]
+    standings = []
+    for part, setting in itertools.product(LEVELS, plan.settings):
+        own = {entry.game: entry.scores(part) for entry in entries if entry.setting == setting}
+        scores = {game: found for game, found in own.items() if len(found)}
+        if scores:
+            iqm = statistics.stratified_bootstrap(statistics.iqm_score, list(scores.values()))
+            standings.append(Standing(setting, part, scores, iqm))
+    standings.sort(key=lambda standing: (standing.levels != "test", -standing.iqm.value))
+    return Results(plan, entries, standings)
+
+
+def document(result: Results) -> Document:
+    groups = [Group(entry.setting, tuple(entry.runs)) for entry in result.entries]
+    every = (scores_table, improvements_table, returns_table, published_table)
     return Document(
         headline=headline(result),
         subtitle=subtitle(result),
         cards=cards(result),
         warnings=warnings(result),
-        tables=[table for table in tables(result) if table.rows],
+        tables=[table for make in every if (table := make(result)).rows],
         notes=notes(result),
         footnotes=footnotes(result),
-        data=asdict(result),
-        panels=panels(result, runs),
-        picture_note=lines_note(everything) if everything else "",
+        panels=panels(result),
+        picture_note=lines_note(groups) if groups else "",
     )
 
 
 # --- the answer ---------------------------------------------------------------------------------------------
 
 
-def leading(result: SuiteResult) -> list[Aggregate]:
+def leading(result: Results) -> list[Standing]:
     """The settings, best first, on unseen levels if there are any."""
-    unseen = [row for row in result.aggregates if row.levels == "test"]
-    return unseen or result.aggregates
+    return [row for row in result.standings if row.levels == result.standings[0].levels]
 
 
-def headline(result: SuiteResult) -> str:
+def headline(result: Results) -> str:
     ranked = leading(result)
     if not ranked:
-        finished = count(len(result.games), "result") if result.games else "no results yet"
+        finished = count(len(result.entries), "result") if result.entries else "no results yet"
         return f"{size(result)}: {finished}"
-    best, where = ranked[0], LEVEL_NAMES[ranked[0].levels]
-    iqm = f"IQM {estimate(best.iqm, 2)} on {where}"
+    best = ranked[0]
+    iqm = f"IQM {two_digits(best.iqm)} on {LEVEL_NAMES[best.levels]}"
     if len(ranked) == 1:
         return f"{best.setting + ': ' if best.setting else ''}{iqm}"
-    probability = _over_second(result, ranked)
-    if probability is None:
+    _, probability = improvement(best, ranked[1])
+    if not math.isfinite(probability.value):
         return f"Highest: {best.setting}, {iqm}"
-    better = f"better than {ranked[1].setting} with probability {estimate(probability, 2)}"
+    better = f"better than {ranked[1].setting} with probability {two_digits(probability)}"
     if probability.low > 0.5:
         return f"Best: {best.setting}, {iqm}; {better}"
     return f"No clear winner. Highest: {best.setting}, {iqm}; {better}"
 
 
-def _over_second(result: SuiteResult, ranked: Sequence[Aggregate]) -> Estimate | None:
-    pair = (ranked[0].setting, ranked[1].setting, ranked[0].levels)
-    found = (row.probability for row in result.improvements if (row.setting, row.over, row.levels) == pair)
-    return next(found, None)
+def improvement(better: Standing, worse: Standing) -> tuple[int, Estimate]:
+    """In how many games that both have, and with what probability a run of the one beats the other."""
+    common = [game for game in better.scores if game in worse.scores]
+    pair = [[each.scores[game] for game in common] for each in (better, worse)]
+    return len(common), statistics.stratified_bootstrap(statistics.probability_of_improvement, *pair)
 
 
-def size(result: SuiteResult) -> str:
-    games, settings = ({getattr(row, name) for row in result.games} for name in ("game", "setting"))
-    seeds = max((len(row.seeds) for row in result.games), default=0)
+def size(result: Results) -> str:
+    games, settings = ({getattr(row, name) for row in result.entries} for name in ("game", "setting"))
+    seeds = max((len(row.runs) for row in result.entries), default=0)
     parts = [count(len(games), "game"), count(len(settings), "setting"), count(seeds, "seed")]
     return ", ".join(part for part in parts if part != "1 setting")
 
 
-def subtitle(result: SuiteResult) -> str:
-    policies, rollouts, epochs, commits = map(
-        ", ".join, (result.policies, result.rollouts, result.epochs, result.commits)
-    )
-    shape = f"environments x steps {rollouts} | epochs {epochs}"
-    return f"{size(result)} | network {policies} | {shape} | {result.machine} | commit {commits}"
+def subtitle(result: Results) -> str:
+    every = [run for entry in result.entries for run in entry.runs]
+    facts = [
+        [f"network {run.word('training.policy')}" for run in every],
+        [f"{run.word('env.num_envs')} environments x {run.word('training.n_steps')} steps" for run in every],
+        [f"epochs {run.word('training.n_epochs')}" for run in every],
+        [f"{run.num_cores} cores, {run.cpu_model}" for run in every[:1]],
+        [f"commit {commit}" for commit in _commits(every)],
+    ]
+    return " | ".join([size(result), *(", ".join(dict.fromkeys(values)) for values in facts if values)])
 
 
-def cards(result: SuiteResult) -> list[Card]:
+def _commits(runs: Iterable[Run]) -> list[str]:
+    commits = [one_line(str(run.info.get("git_commit") or "unknown"))[:7] for run in runs]
+    return list(dict.fromkeys(commits))
+
+
+def cards(result: Results) -> list[Card]:
     ranked = leading(result)
     found = [
-        Card(
-            number(row.iqm.value, 2),
-            f"IQM, {_setting_and_levels(row.setting, row.levels)}",
-            f"95 %: {span(row.iqm, 2)}" if math.isfinite(row.iqm.low) else "no interval: one seed",
-        )
+        Card(number(row.iqm.value, 2), f"IQM, {row.name}", interval(row.iqm, 2, "no interval: one seed"))
         for row in ranked
     ]
-    probability = _over_second(result, ranked) if len(ranked) > 1 else None
-    if probability is not None:
-        detail = (
-            f"95 %: {span(probability, 2)}" if math.isfinite(probability.low) else "no interval: one seed"
-        )
+    if len(ranked) > 1:
+        _, probability = improvement(*ranked[:2])
         name = f"Probability that {ranked[0].setting} is better than {ranked[1].setting}"
+        detail = interval(probability, 2, "no interval: one seed")
         found.insert(1, Card(number(probability.value, 2), name, detail))
-    steps = sum(row.steps * len(row.seeds) for row in result.games)
-    left = f"{count(len(result.missing), 'run')} to go" if result.missing else "all runs finished"
+    steps = sum(int(run.steps[-1]) for entry in result.entries for run in entry.runs)
+    missing = _missing(result.plan)
+    left = f"{count(len(missing), 'run')} to go" if missing else "all runs finished"
     return [*found, Card(number(steps), "Steps in total", left)]
 
 
-def warnings(result: SuiteResult) -> list[str]:
-    lines = [f"{name} failed: {why}" for name, why in result.failed.items()]
-    if result.missing:
-        lines.append(f"{count(len(result.missing), 'run')} not finished yet: {', '.join(result.missing)}")
-    steps = {row.steps for row in result.games}
+def _missing(plan: Plan) -> list[str]:
+    return [name for name in plan.names() if name not in plan.finished and name not in plan.failed]
+
+
+def warnings(result: Results) -> list[str]:
+    lines = [f"{one_line(name)} failed: {one_line(why)}" for name, why in result.plan.failed.items()]
+    missing = _missing(result.plan)
+    if missing:
+        lines.append(f"{count(len(missing), 'run')} not finished yet: {', '.join(missing)}")
+    steps = {entry.steps for entry in result.entries}
     if len(steps) > 1:
         lines.append(
             f"runs end at different steps, {min(steps):,} to {max(steps):,}: returns depend on that too"
         )
-    if len(result.commits) > 1:
-        lines.append(f"runs are of different commits: {', '.join(result.commits)}")
+    commits = _commits(run for entry in result.entries for run in entry.runs)
+    if len(commits) > 1:
+        lines.append(f"runs are of different commits: {', '.join(commits)}")
     return lines
 
 
 # --- tables -------------------------------------------------------------------------------------------------
 
 
-def tables(result: SuiteResult) -> list[Table]:
-    games = [
-        [
-            _name(row),
-            str(len(row.seeds)),
-            number(row.steps),
-            estimate(row.final_return, 2),
-            *(estimate(row.returns.get(part, NOTHING), 2) for part in LEVELS),
-            estimate(row.gap, 2),
-            number(row.fps),
-        ]
-        for row in result.games
-    ]
-    published = [
-        [
-            _name(row),
-            "; ".join(f"{_short(at.steps)}: {at.ours:.1f} / {at.published:.1f}" for at in row.equal_steps)
-            or "-",
-            "; ".join(f"{_short(point.steps)}: {point.value:.1f}" for point in row.published),
-        ]
-        for row in result.games
-        if row.published
-    ]
-    improvements = [
-        [
-            f"{row.setting} better than {row.over}, {LEVEL_NAMES[row.levels]}",
-            str(row.num_games),
-            estimate(row.probability, 2),
-        ]
-        for row in _unseen_first(result.improvements)
-    ]
-    return [
-        _aggregate_table(result),
-        Table("Probability of improvement", ("setting, levels", "games", "probability"), improvements),
-        Table(
-            "Mean returns",
-            ("game", "seeds", "steps", "while training", *LEVEL_NAMES.values(), "gap", "steps/s"),
-            games,
-        ),
-        Table("Published values", ("game", "at equal steps: ours / published", "published at"), published),
-    ]
-
-
-def _aggregate_table(result: SuiteResult) -> Table:
+def scores_table(result: Results) -> Table:
     """Medians and means over games only if every game has enough seeds."""
-    columns = {"IQM": "iqm", "optimality gap": "optimality_gap"}
-    if min((row.least_seeds for row in result.aggregates), default=0) >= LEAST_SEEDS_FOR_A_MEDIAN:
-        columns |= {"median": "median", "mean": "mean"}
+    columns = {"IQM": statistics.iqm_score, "optimality gap": statistics.optimality_gap}
+    seeds = [len(scores) for each in result.standings for scores in each.scores.values()]
+    if min(seeds, default=0) >= SEEDS_FOR_A_MEDIAN:
+        columns |= {"median": statistics.median_score, "mean": statistics.mean_score}
     rows = [
-        [
-            _setting_and_levels(row.setting, row.levels),
-            str(row.num_games) + (f" ({row.num_equal} with runs all equal)" if row.num_equal else ""),
-            str(row.num_runs),
-            *(estimate(getattr(row, column), 3) for column in columns.values()),
-        ]
-        for row in _unseen_first(result.aggregates)
+        Row.mixed(
+            each.name,
+            (len(each.scores), number),
+            (each.num_runs, number),
+            *((each.estimate(statistic), partial(estimate, digits=3)) for statistic in columns.values()),
+        )
+        for each in result.standings
     ]
     return Table("Normalized scores of all games", ("setting, levels", "games", "runs", *columns), rows)
 
 
-def _unseen_first(rows: Sequence[Row]) -> list[Row]:
-    return sorted(rows, key=lambda row: row.levels != "test")
+def improvements_table(result: Results) -> Table:
+    rows = []
+    for better, worse in itertools.combinations(result.standings, 2):
+        if better.levels == worse.levels:
+            games, probability = improvement(better, worse)
+            name = f"{better.setting} better than {worse.setting}, {LEVEL_NAMES[better.levels]}"
+            rows.append(Row.mixed(name, (games, number), (probability, two_digits)))
+    return Table("Probability of improvement", ("setting, levels", "games", "probability"), rows)
 
 
-def _name(row: GameResult) -> str:
-    return f"{row.game}, {row.setting}" if row.setting else row.game
+def returns_table(result: Results) -> Table:
+    header = ("game", "seeds", "steps", "while training", *LEVEL_NAMES.values(), "gap", "steps/s")
+    rows = [
+        Row.mixed(
+            entry.name,
+            (len(entry.runs), number),
+            (entry.steps, number),
+            *(
+                (found, two_digits)
+                for found in (entry.final_return(), *map(entry.returns, LEVELS), entry.gap())
+            ),
+            (np.mean([run.steps[-1] / run.wall_time[-1] for run in entry.runs]), number),
+        )
+        for entry in result.entries
+    ]
+    return Table("Mean returns", header, rows)
 
 
-def _setting_and_levels(setting: str, levels: str) -> str:
-    return f"{setting}, {LEVEL_NAMES[levels]}" if setting else LEVEL_NAMES[levels]
+def published_table(result: Results) -> Table:
+    rows = []
+    for entry in result.entries:
+        both = [(point, entry.at_equal_steps(point)) for point in entry.published()]
+        reached = [
+            f"{_short(p.steps)}: {ours:.1f} / {p.value:.1f}" for p, ours in both if math.isfinite(ours)
+        ]
+        published = [f"{_short(point.steps)}: {point.value:.1f}" for point, _ in both]
+        if published:
+            rows.append(Row.of(entry.name, ["; ".join(reached) or "-", "; ".join(published)]))
+    return Table("Published values", ("game", "at equal steps: ours / published", "published at"), rows)
+
+
+def _joined(*words: str) -> str:
+    return ", ".join(word for word in words if word)
 
 
 def _short(steps: int) -> str:
     return f"{steps / 1e6:g}M"
 
 
-def notes(result: SuiteResult) -> list[str]:
+def notes(result: Results) -> list[str]:
+    flags = {name: shlex.join([*result.plan.arguments, *own]) for name, own in result.plan.settings.items()}
     lines = [
-        f"{name or 'all runs'}: {flags or 'default settings'}"
-        for name, flags in result.settings.items()
-        if name or flags
+        f"{name or 'all runs'}: {own or 'default settings'}" for name, own in flags.items() if name or own
     ]
-    modes = sorted({f"{game.distribution_mode}, {_levels(game)}" for game in result.games})
-    return [*lines, f"trained on: {'; '.join(modes)}"] if modes else lines
+    modes = {f"{entry.mode}, {_levels(entry.num_levels)}" for entry in result.entries}
+    return [*lines, f"trained on: {'; '.join(sorted(modes))}"] if modes else lines
 
 
-def footnotes(result: SuiteResult) -> list[str]:
+def _levels(num_levels: int) -> str:
+    return f"{num_levels} levels" if num_levels else "all levels"
+
+
+def footnotes(result: Results) -> list[str]:
     lines = [
         f"While training: the last {RETURN_WINDOW} episodes of each run, on the levels that its sampler chose (with "
         f"plr not a fair sample). Mean returns: intervals over seeds from {LEAST_SEEDS} seeds on, else each seed."
     ]
-    if any(game.returns for game in result.games):
+    if any(any(entry.evaluated) for entry in result.entries):
         lines.append(
-            f"Levels: the final policy of each run plays {result.evaluation_episodes} episodes on its training "
+            f"Levels: the final policy of each run plays {result.plan.evaluation_episodes} episodes on its training "
             "levels and as many on unseen levels; the gap is training minus unseen."
         )
-    if result.aggregates:
+    if result.standings:
         lines.append(
             "Normalized scores: about 0 for a policy that ignores its observations, 1 for the best possible. IQM: "
             "mean of the middle half of all runs; median and mean: over games; optimality gap: mean distance to 1. "
             "Intervals: stratified bootstraps over the runs of each game, 95 %."
         )
-    if any(game.published for game in result.games):
+    if any(entry.published() for entry in result.entries):
         lines.append(
             "Published: OpenAI's PPO, IMPALA, 64 x 256, 3 epochs, mean of 3 runs, within 0.15 M steps "
             "(openai/train-procgen)."
@@ -269,89 +373,78 @@ def footnotes(result: SuiteResult) -> list[str]:
     return lines
 
 
-def _levels(game: GameResult) -> str:
-    return f"{game.num_levels} levels" if game.num_levels else "all levels"
-
-
 # --- pictures -----------------------------------------------------------------------------------------------
 
 
-def panels(result: SuiteResult, runs: Runs) -> list[Panel]:
-    """The scores of all settings, performance profiles, and the curves of each game."""
-    settings = list(result.settings)
-    legend = [(name or "this suite", themes.color_of(LIGHT, index)) for index, name in enumerate(settings)]
+def panels(result: Results) -> list[Panel]:
+    """The scores of all settings, their performance profile, and the curves of each game."""
+    settings = list(result.plan.settings)
+    legend = [(name or "this suite", theme.series_color(index)) for index, name in enumerate(settings)]
     found = []
-    if result.aggregates:
-        found.append(Panel("iqm", "IQM of normalized scores", partial(_draw_iqm, result, legend)))
-    for part in reversed(LEVELS):
-        profiles = [row for row in result.aggregates if row.levels == part]
-        if profiles:
-            title = f"Performance profile, {LEVEL_NAMES[part]}"
-            found.append(Panel(f"profile_{part}", title, partial(_draw_profile, profiles, settings), legend))
-    for index, game in enumerate(dict.fromkeys(row.game for row in result.games)):
-        rows = [row for row in result.games if row.game == game]
-        groups = [Group(name, tuple(runs.get((game, name), ()))) for name in settings]
-        points = sorted({point for row in rows for point in _reached(row)}, key=lambda point: point.steps)
-        shown = [*legend, ("published", LIGHT.text)] if points else legend
+    if result.standings:
+        ranked = leading(result)
+        title = f"Performance profile, {LEVEL_NAMES[ranked[0].levels]}"
+        found = [
+            Panel("iqm", "IQM of normalized scores", partial(_draw_iqm, result), legend),
+            Panel("profile", title, partial(_draw_profile, ranked, settings), legend),
+        ]
+    for index, game in enumerate(dict.fromkeys(entry.game for entry in result.entries)):
+        entries = {entry.setting: entry for entry in result.entries if entry.game == game}
+        groups = [Group(name, tuple(entries[name].runs) if name in entries else ()) for name in settings]
+        points = {point for entry in entries.values() for point in _reached(entry)}
+        shown = [*legend, ("published", theme.TEXT)] if points else legend
         found.append(Panel(f"game_{index}", game, partial(_draw_game, groups, points), shown))
     return found
 
 
-def _reached(game: GameResult) -> list[Published]:
-    return [point for point in game.published if point.steps <= 1.05 * game.steps]
+def _reached(entry: Entry) -> list[Published]:
+    return [point for point in entry.published() if point.steps <= 1.05 * entry.steps]
 
 
-def _draw_iqm(result: SuiteResult, legend: Legend, axes: Axes) -> None:
+def _draw_iqm(result: Results, axes: Axes) -> None:
     """Filled: training levels; hollow: unseen levels. Below five runs, each run instead of an interval."""
-    colors = dict(zip(result.settings, (color for _, color in legend), strict=True))
-    places = {setting: index for index, setting in enumerate(reversed(list(result.settings)))}
-    for row in result.aggregates:
-        place = places[row.setting] + (0.12 if row.levels == "train" else -0.12)
-        color = colors[row.setting]
-        face = color if row.levels == "train" else LIGHT.background
-        marker = "o" if row.levels == "train" else "s"
-        if row.num_runs >= LEAST_SEEDS and math.isfinite(row.iqm.low):
-            axes.plot([row.iqm.low, row.iqm.high], [place, place], color=color)
+    settings = list(result.plan.settings)
+    marks = {"train": ("o", None), "test": ("s", theme.BACKGROUND)}
+    for each in result.standings:
+        index = settings.index(each.setting)
+        place = len(settings) - 1 - index + (0.12 if each.levels == "train" else -0.12)
+        color, (marker, face) = theme.series_color(index), marks[each.levels]
+        if each.num_runs >= LEAST_SEEDS and math.isfinite(each.iqm.low):
+            axes.plot([each.iqm.low, each.iqm.high], [place, place], color=color)
         else:
-            scores = [
-                x
-                for game in result.games
-                if game.setting == row.setting
-                for x in game.scores.get(row.levels, [])
-            ]
+            scores = np.concatenate(list(each.scores.values()))
             axes.plot(scores, [place] * len(scores), "|", color=color, markersize=9)
-        axes.plot(row.iqm.value, place, marker, color=color, markerfacecolor=face, markersize=7)
-    axes.set_yticks(list(places.values()), [themes.short(name) for name in places])
-    axes.set(ylim=(-0.6, len(places) - 0.4), xlabel=f"{SCORE} (0 random, 1 best possible)")
+        axes.plot(each.iqm.value, place, marker, color=color, markerfacecolor=face or color, markersize=7)
+    axes.set_yticks(range(len(settings)), [theme.short(name) for name in reversed(settings)])
+    axes.set(ylim=(-0.6, len(settings) - 0.4), xlabel=f"{SCORE} (0 random, 1 best possible)")
     axes.grid(axis="y", visible=False)
-    kinds = [part for part in LEVELS if any(row.levels == part for row in result.aggregates)]
-    marks = {"train": ("o", LIGHT.muted), "test": ("s", LIGHT.background)}
-    themes.legend_below(
-        axes,
-        [Line2D([], [], linestyle="", color=LIGHT.muted, marker=marks[part][0], markerfacecolor=marks[part][1])
-         for part in kinds],
-        [LEVEL_NAMES[part] for part in kinds],
-    )  # fmt: skip
+    kinds = [part for part in LEVELS if any(each.levels == part for each in result.standings)]
+    handles = [
+        Line2D([], [], linestyle="", color=theme.MUTED, marker=marker, markerfacecolor=face or theme.MUTED)
+        for marker, face in (marks[part] for part in kinds)
+    ]
+    theme.legend_below(axes, handles, [LEVEL_NAMES[part] for part in kinds])
 
 
-def _draw_profile(profiles: Sequence[Aggregate], settings: Sequence[str], axes: Axes) -> None:
-    for row in profiles:
-        color, at = themes.color_of(LIGHT, settings.index(row.setting)), row.profile["at"]
-        axes.step(at, row.profile["value"], where="post", color=color)
-        if row.num_runs >= LEAST_SEEDS:
-            axes.fill_between(
-                at, row.profile["low"], row.profile["high"], step="post", color=color, alpha=0.2, linewidth=0
-            )
-    lowest = min(row.profile["at"][0] for row in profiles)
-    axes.set(ylim=(-0.03, 1.03), xlim=(lowest, None), xlabel=SCORE, ylabel="share of runs above it")
+def _draw_profile(standings: Sequence[Standing], settings: Sequence[str], axes: Axes) -> None:
+    every = np.concatenate([scores for each in standings for scores in each.scores.values()])
+    at = np.linspace(min(0.0, every.min()), max(1.0, every.max()), PROFILE_POINTS)
+    for each in standings:
+        color = theme.series_color(settings.index(each.setting))
+        profile = partial(statistics.profile, at=at)
+        share, low, high = statistics.stratified(profile, list(each.scores.values()))
+        axes.step(at, share, where="post", color=color)
+        if each.num_runs >= LEAST_SEEDS:
+            axes.fill_between(at, low, high, step="post", color=color, alpha=0.2, linewidth=0)
+    axes.set(ylim=(-0.03, 1.03), xlim=(at[0], None), xlabel=SCORE, ylabel="share of runs above it")
 
 
-def _draw_game(groups: Sequence[Group], points: Sequence[Published], axes: Axes) -> None:
+def _draw_game(groups: Sequence[Group], points: Iterable[Published], axes: Axes) -> None:
     drawn = draw_curves(axes, groups, OVER_STEPS, return_curve, return_curve)
     for point in points:
-        axes.scatter(point.steps, point.value, color=LIGHT.text, marker="D", zorder=4)
+        axes.scatter(point.steps, point.value, color=theme.TEXT, marker="D", zorder=4)
     OVER_STEPS.label(axes)
     axes.set_ylabel(RETURN_LABEL)
     axes.locator_params(axis="x", nbins=4)
     if not drawn:
-        themes.empty(axes, f"fewer than {LEAST_EPISODES} episodes have finished")
+        theme.empty(axes, f"fewer than {LEAST_EPISODES} episodes have finished")

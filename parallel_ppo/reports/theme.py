@@ -26,31 +26,49 @@ from matplotlib.transforms import offset_copy
 
 from parallel_ppo.storage.files import write_atomically
 
+BACKGROUND, TEXT, MUTED, GRID = "#ffffff", "#1c2127", "#5c6670", "#e3e7eb"
+SERIES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+PHASES = {  # of an iteration: name and gray
+    "rollout": ("collect", "#a9b3bd"),
+    "learn": ("update", "#d3d9df"),
+    "sync": ("exchange", "#7f8b97"),
+    "other": ("other", "#eceff2"),
+}
 LONGEST_LABEL = 44
 PAPER_WIDTH = 3.3  # inches: one column of a paper
-PHASES = ("rollout", "learn", "sync", "other")
-PHASE_NAMES = {"rollout": "collect", "learn": "update", "sync": "exchange", "other": "other"}
+STYLE: Any = {
+    "text.color": TEXT,
+    "axes.labelcolor": MUTED,
+    "axes.titlecolor": TEXT,
+    "axes.edgecolor": GRID,
+    "xtick.color": MUTED,
+    "ytick.color": MUTED,
+    "grid.color": GRID,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": 12,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 10,
+    "font.size": 10,
+    "font.family": "DejaVu Sans",
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 2.0,
+    "svg.hashsalt": "parallel_ppo",
+    "svg.fonttype": "none",
+    "pdf.fonttype": 42,  # publishers refuse type 3
+    "text.parse_math": False,  # a label is text, whatever dollars it has
+}
+PAPER_STYLE: Any = STYLE | {
+    "font.size": 8,
+    "legend.fontsize": 7,
+    "lines.linewidth": 1.2,
+    "axes.labelcolor": TEXT,
+}
 Legend = Sequence[tuple[str, str]]  # labels and their colors
-
-
-@dataclass(frozen=True)
-class Theme:
-    background: str
-    text: str
-    muted: str
-    grid: str
-    series: tuple[str, ...]
-    phases: tuple[str, ...]
-
-
-LIGHT = Theme(
-    background="#ffffff",
-    text="#1c2127",
-    muted="#5c6670",
-    grid="#e3e7eb",
-    series=("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9"),
-    phases=("#a9b3bd", "#d3d9df", "#7f8b97", "#eceff2"),
-)
 
 
 @dataclass(frozen=True)
@@ -64,44 +82,18 @@ class Panel:
 
 
 @contextmanager
-def drawing(theme: Theme = LIGHT, changes: Any = None) -> Iterator[None]:
-    """Figures made inside look like `theme`."""
-    settings: Any = {
-        "figure.facecolor": theme.background,
-        "axes.facecolor": theme.background,
-        "savefig.facecolor": theme.background,
-        "text.color": theme.text,
-        "axes.labelcolor": theme.muted,
-        "axes.titlecolor": theme.text,
-        "axes.edgecolor": theme.grid,
-        "xtick.color": theme.muted,
-        "ytick.color": theme.muted,
-        "grid.color": theme.grid,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.titlesize": 12,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
-        "axes.titlepad": 10,
-        "font.size": 10,
-        "font.family": "DejaVu Sans",
-        "legend.frameon": False,
-        "legend.fontsize": 9,
-        "lines.linewidth": 2.0,
-        "svg.hashsalt": "parallel_ppo",
-        "svg.fonttype": "none",
-        "pdf.fonttype": 42,  # publishers refuse type 3
-        "text.parse_math": False,  # a label is text, whatever dollars it has
-    }
-    with matplotlib.rc_context(settings | (changes or {})):
+def drawing(style: Any = STYLE) -> Iterator[None]:
+    with matplotlib.rc_context(style):
         yield
 
 
 def new_figure(width: float, height: float) -> Figure:
     layout = ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.1, wspace=0.04, hspace=0.04)
     return Figure(figsize=(width, height), layout=layout)
+
+
+def series_color(index: int) -> str:
+    return SERIES[index % len(SERIES)]
 
 
 # --- panels -------------------------------------------------------------------------------------------------
@@ -113,69 +105,61 @@ def sheet(panels: Sequence[Panel], *, title: str, note: str = "", columns: int =
     rows = -(-len(panels) // columns)
     width, height = {2: (13.0, 4.3), 3: (15.0, 3.3)}[columns]
     with drawing():
-        _, body, figure = headed_figure(width, height * rows, title=title, legend=legend)
+        body, figure = headed_figure(width, height * rows, title=title, legend=legend)
         every = np.asarray(body.subplots(rows, columns)).ravel()
         for axes, panel in zip(every, panels, strict=False):
             panel.draw(axes)
-            _set_title(axes, panel.title)
+            axes.set_title(panel.title)
+            if axes.get_ylabel() in panel.title:
+                axes.set_ylabel("")
         for axes in every[len(panels) :]:
             axes.remove()
         small = "\n".join(textwrap.fill(line, int(13 * width)) for line in note.splitlines())
-        body.supxlabel(small, x=0.012, ha="left", fontsize=9, color=LIGHT.muted)
+        body.supxlabel(small, x=0.012, ha="left", fontsize=9, color=MUTED)
     return figure
 
 
-def panel_figure(panel: Panel, *, width: float = 5.4, height: float = 3.7, title: bool = True) -> Figure:
+def panel_figure(panel: Panel, *, width: float = 5.4, height: float = 3.7) -> Figure:
+    """Without a title, which is the caption in a page or a paper."""
     columns = _legend_columns(width * 10 / matplotlib.rcParams["font.size"], panel.legend)
     figure = new_figure(width, height + 0.2 * -(-len(panel.legend) // columns))
-    axes = figure.subplots()
-    panel.draw(axes)
-    if title:
-        _set_title(axes, panel.title)
+    panel.draw(figure.subplots())
     _draw_legend(figure, panel.legend, loc="outside upper left", ncols=columns)
     return figure
-
-
-def _set_title(axes: Axes, title: str) -> None:
-    """A label that says the same as the title is left out."""
-    axes.set_title(title)
-    if axes.get_ylabel() in title:
-        axes.set_ylabel("")
 
 
 def inline_svg(panel: Panel, index: int) -> str:
     """An element for a page, which decides the colors; `index` keeps its names apart from other pictures'."""
     with drawing():
-        svg = _bytes(panel_figure(panel, title=False), "svg", transparent=True).decode()
+        svg = to_bytes(panel_figure(panel), "svg", transparent=True).decode()
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r'( id="|url\(#|href="#)', rf"\1picture{index}-", svg)
     svg = re.sub(r' d="[^"]*"', lambda path: re.sub(r"(\.\d)\d+", r"\1", path[0]), svg)
-    for variable, color in css_variables(LIGHT).items():
+    for variable, color in css_variables().items():
         svg = svg.replace(color, f"var({variable})")
     return re.sub(r'<svg [^>]*?viewBox="([^"]*)"[^>]*>', r'<svg viewBox="\1" role="img">', svg, count=1)
 
 
-def css_variables(theme: Theme) -> dict[str, str]:
-    names = {"background": theme.background, "text": theme.text, "muted": theme.muted, "line": theme.grid}
-    names |= {f"series-{index}": color for index, color in enumerate(theme.series)}
-    names |= {f"phase-{index}": color for index, color in enumerate(theme.phases)}
+def css_variables() -> dict[str, str]:
+    names = {"background": BACKGROUND, "text": TEXT, "muted": MUTED, "line": GRID}
+    names |= {f"series-{index}": color for index, color in enumerate(SERIES)}
+    names |= {f"phase-{index}": color for index, (_, color) in enumerate(PHASES.values())}
     return {f"--{name}": color for name, color in names.items()}
 
 
 def save_pdfs(panels: Sequence[Panel], directory: Path) -> list[Path]:
     """For a paper: one file for each panel, one column wide, 8 points, without a title."""
     written = []
-    paper: Any = {"font.size": 8, "legend.fontsize": 7, "lines.linewidth": 1.2, "axes.labelcolor": LIGHT.text}
     for panel in panels:
-        with drawing(changes=paper):
-            figure = panel_figure(panel, width=PAPER_WIDTH, height=2.3, title=False)
+        with drawing(PAPER_STYLE):
+            figure = panel_figure(panel, width=PAPER_WIDTH, height=2.3)
             written.append(save(figure, directory / f"{panel.name}.pdf"))
     return written
 
 
 def headed_figure(
     width: float, height: float, *, title: str, legend: Legend = ()
-) -> tuple[SubFigure, SubFigure, Figure]:
+) -> tuple[SubFigure, Figure]:
     """A figure with a strip on top for the title and under it one legend for all panels."""
     lines = textwrap.wrap(title, int(7.5 * width)) or [""]
     columns = _legend_columns(width, legend)
@@ -187,7 +171,7 @@ def headed_figure(
     _draw_legend(
         header, legend, loc="lower left", bbox_to_anchor=(0.006, 0), borderaxespad=0.1, ncols=columns
     )
-    return header, body, figure
+    return body, figure
 
 
 def _legend_columns(width: float, legend: Legend) -> int:
@@ -210,16 +194,12 @@ def short(label: str) -> str:
     return label if len(label) <= LONGEST_LABEL else f"{label[: half - 1]}…{label[-half:]}"
 
 
-def color_of(theme: Theme, index: int) -> str:
-    return theme.series[index % len(theme.series)]
-
-
 def save(figure: Figure, path: Path) -> Path:
-    write_atomically(path, _bytes(figure, path.suffix.lstrip(".")))
+    write_atomically(path, to_bytes(figure, path.suffix.lstrip(".")))
     return path
 
 
-def _bytes(figure: Figure, kind: str, **options: Any) -> bytes:
+def to_bytes(figure: Figure, kind: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
     date = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)  # equal runs, equal files
     figure.savefig(buffer, format=kind, dpi=140, metadata=date, **options)

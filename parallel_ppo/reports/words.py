@@ -1,11 +1,8 @@
-"""How numbers are written: for people, and as JSON."""
+"""How people read numbers."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
-
-import numpy as np
 
 from parallel_ppo.reports.statistics import Estimate, SeedEstimate
 
@@ -32,6 +29,10 @@ def span(value: Estimate, digits: int = 0) -> str:
     return f"{value.low:,.{digits}f} to {value.high:,.{digits}f}"
 
 
+def interval(value: Estimate, digits: int = 0, without: str = "") -> str:
+    return f"95 %: {span(value, digits)}" if math.isfinite(value.low) else without
+
+
 def percent(value: Estimate) -> str:
     return estimate(Estimate(100 * value.value, 100 * value.low, 100 * value.high), 0, "%")
 
@@ -45,14 +46,3 @@ def duration(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes = round(seconds / 60)
     return f"{seconds / 60:.1f} min" if seconds < 7200 else f"{minutes // 60:,} h {minutes % 60:02d} min"
-
-
-def json_ready(value: Any) -> Any:
-    """NaN and infinities as null, NumPy numbers as Python's."""
-    if isinstance(value, dict):
-        return {str(key): json_ready(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [json_ready(item) for item in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value

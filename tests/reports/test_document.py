@@ -15,7 +15,7 @@ from parallel_ppo.reports import theme
 from parallel_ppo.reports.compare_command import main
 from parallel_ppo.reports.comparison import compare
 from parallel_ppo.reports.comparison_report import document, run_records
-from parallel_ppo.reports.document import as_csv, as_html, as_json, as_markdown, as_text, print_document
+from parallel_ppo.reports.document import as_html, as_json, as_markdown, as_text, print_document, to_csv
 from parallel_ppo.reports.runs import one_line
 from tests.reports.conftest import group
 from tests.reports.run_copies import copy_run, read_rows, write_rows
@@ -34,7 +34,7 @@ def hostile(tmp_path_factory):
         )
         for index, name in enumerate(NAMES)
     ]
-    return groups, document(groups, compare(groups))
+    return document(compare(groups))
 
 
 class Checker(HTMLParser):
@@ -63,7 +63,7 @@ class Checker(HTMLParser):
 
 
 def test_the_page_escapes_names_and_loads_nothing(hostile):
-    page = as_html(hostile[1])
+    page = as_html(hostile)
     checker = Checker()
     checker.feed(page)
     assert checker.open == [] and not checker.tags & {"script", "b" * 2, "img", "iframe", "object"}
@@ -71,14 +71,14 @@ def test_the_page_escapes_names_and_loads_nothing(hostile):
     assert one_line(EVIL) in checker.text
     assert all(address.startswith(("data:", "#")) for address in checker.addresses)
     assert "@import" not in page and set(re.findall(r"url\((.)", page)) <= {"#"}
-    assert page.count("<svg ") == len(hostile[1].panels)
+    assert page.count("<svg ") == len(hostile.panels)
 
 
 def test_pictures_in_a_page_follow_its_colors(hostile):
-    page = as_html(hostile[1])
+    page = as_html(hostile)
     pictures = re.findall(r"<svg .*?</svg>", page, re.DOTALL)
     for picture in pictures:
-        assert "var(--" in picture and not set(theme.css_variables(theme.LIGHT).values()) & set(
+        assert "var(--" in picture and not set(theme.css_variables().values()) & set(
             re.findall(r"#[0-9a-f]{6}", picture)
         )
     names = re.findall(r' id="([^"]+)"', page)
@@ -88,42 +88,42 @@ def test_pictures_in_a_page_follow_its_colors(hostile):
 
 def test_the_terminal_shows_names_as_text(hostile):
     sink = io.StringIO()
-    print_document(Console(file=sink, width=400, force_terminal=True, color_system=None), hostile[1])
+    print_document(Console(file=sink, width=400, force_terminal=True, color_system=None), hostile)
     assert "\x1b[31m" not in sink.getvalue() and "\x07" not in sink.getvalue()
     assert "[red]d[/red]" in sink.getvalue()
 
 
 def test_the_text_report_shows_names_as_text(hostile):
-    text = as_text(hostile[1])
+    text = as_text(hostile)
     assert "\x1b" not in text and "\x07" not in text and "[red]d[/red]" in text
 
 
 def test_markdown_shows_names_as_text(hostile):
-    text = as_markdown(hostile[1])
+    text = as_markdown(hostile)
     assert "<script" not in text.replace("\\<", "") and "\x1b" not in text
     rows = [line for line in text.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {len(NAMES) + 2}
 
 
 def test_json_is_strict_and_keeps_names(hostile):
-    found = json.loads(as_json(hostile[1].data), parse_constant=pytest.fail)
-    assert found["groups"][0]["label"] == one_line(EVIL)
+    found = json.loads(as_json(hostile), parse_constant=pytest.fail)
+    assert one_line(EVIL) in found["tables"]["Comparison"]["steps"]
 
 
 def test_cells_of_the_csv_are_no_formulas(tmp_path):
     groups = [
         group(name, copy_run(tmp_path / str(index))) for index, name in enumerate(("=1+1", "@x", "plain"))
     ]
-    rows = list(csv.DictReader(io.StringIO(as_csv(run_records(groups)))))
+    rows = list(csv.DictReader(io.StringIO(to_csv(run_records(groups)))))
     assert [row["label"] for row in rows] == ["'=1+1", "'@x", "plain"]
     assert float(rows[0]["steps_per_second"]) == pytest.approx(2048 / (1.0 + 0.4 + 2.8), rel=0.05)
     assert rows[0]["wall_time_seconds"] and int(rows[0]["steps"]) == 12 * 2048
 
 
 def test_pictures_show_names_as_text(hostile):
-    report = hostile[1]
+    report = hostile
     figure = theme.sheet(report.panels, title=report.headline, note=report.picture_note)
-    theme._bytes(figure, "png")
+    theme.to_bytes(figure, "png")
     words = " ".join(text.get_text() for text in figure.findobj(Text))
     assert all(name[:15] in words for name in map(one_line, NAMES))
 
@@ -138,18 +138,18 @@ def test_the_command_survives_every_name(tmp_path, capsys, monkeypatch):
 
 
 def test_the_same_cells_are_in_every_rendering(twins):
-    report = document(twins, compare(twins))
+    report = document(compare(twins))
     checker = Checker()
     checker.feed(as_html(report))
     text, markdown = as_text(report), as_markdown(report)
     for row in report.tables[0].rows:
-        for cell in row:
+        for cell in (row.name, *row.cells):
             assert cell in checker.text and cell.replace("_", "\\_") in markdown
             assert all(word in text for word in cell.split())
 
 
 def test_numbers_are_right_aligned_in_a_terminal(twins):
-    lines = as_text(document(twins, compare(twins))).splitlines()
+    lines = as_text(document(compare(twins))).splitlines()
     ends = [len(line) for line in lines if line.strip().startswith(("steps ", "peak memory", "CPU use"))]
     assert len(ends) == 3 and len(set(ends)) == 1
 
@@ -177,5 +177,5 @@ def test_values_of_a_wrong_type_end_in_no_traceback(tmp_path, file, junk):
         assert "\n" not in str(error)
         return
     for chosen in (groups, groups[::-1]):
-        report = document(chosen, compare(chosen))
-        as_text(report), as_json(report.data), as_csv(run_records(chosen))
+        report = document(compare(chosen))
+        as_text(report), as_json(report), to_csv(run_records(chosen))

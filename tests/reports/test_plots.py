@@ -23,7 +23,7 @@ def drawn(panel):
     """The axes of a panel."""
     with theme.drawing():
         figure = theme.panel_figure(panel)
-        theme._bytes(figure, "png")
+        theme.to_bytes(figure, "png")
         return figure.axes[0]
 
 
@@ -51,8 +51,8 @@ def test_every_panel_of_a_real_run_has_data(real_run):
 def test_no_cell_of_a_comparison_of_real_runs_is_unknown(real_run):
     """As above, for the columns that the table needs. CPU use has no sample in so short a run."""
     groups = [group("a", real_run), group("b", real_run)]
-    (table,) = document(groups, compare(groups)).tables
-    for name, *cells in table.rows:
+    (table,) = document(compare(groups)).tables
+    for name, cells, _ in table.rows:
         assert "-" not in cells or name in ("CPU use", "speedup"), name
         assert not any("unknown" in cell for cell in cells), name
 
@@ -68,7 +68,7 @@ def test_seeds_are_lines_below_five_and_a_band_from_five_on(tmp_path, seeds, thi
 
 def test_throughput_of_a_comparison_is_a_mean_over_seeds(tmp_path):
     groups = [group(name, *[run.path for run in seeds_of(tmp_path / name, 5)]) for name in "ab"]
-    axes = drawn(panel_named(document(groups, compare(groups)).panels, "throughput"))
+    axes = drawn(panel_named(document(compare(groups)).panels, "throughput"))
     assert (len(axes.lines), len(axes.collections)) == (2, 2)
 
 
@@ -99,7 +99,7 @@ def test_axes_say_what_they_show_and_in_which_unit(tmp_path):
     assert drawn(panel_named(panels_of(groups[:1] * 2, time), "phases")).get_xlabel() == (
         "milliseconds per 1,000 environment steps"
     )
-    returns = panel_named(document(groups, compare(groups)).panels, "return_over_time")
+    returns = panel_named(document(compare(groups)).panels, "return_over_time")
     assert drawn(returns).get_ylabel() == RETURN_LABEL
     assert [theme.time_unit(seconds)[1] for seconds in (0.5, 100, 600, 10_000)] == [
         "milliseconds", "seconds", "minutes", "hours"
@@ -107,8 +107,9 @@ def test_axes_say_what_they_show_and_in_which_unit(tmp_path):
 
 
 def test_colors_of_series_and_phases_are_apart():
-    assert not set(theme.LIGHT.series) & {*theme.LIGHT.phases, theme.LIGHT.text, theme.LIGHT.muted}
-    for gray in theme.LIGHT.phases:
+    grays = [gray for _, gray in theme.PHASES.values()]
+    assert not set(theme.SERIES) & {*grays, theme.TEXT, theme.MUTED}
+    for gray in grays:
         red, green, blue = (int(gray[place : place + 2], 16) for place in (1, 3, 5))
         assert max(red, green, blue) - min(red, green, blue) < 32, "a gray"
 
@@ -141,7 +142,7 @@ def test_a_log_without_the_optional_columns(tmp_path):
     log.write_text('{"iteration": 1, "steps_global": 64, "loss": 1.0}\n')
     groups = group_seeds([load_run(log)])
     for over in (OVER_STEPS, over_time(groups)):
-        theme._bytes(theme.sheet(panels_of(groups, over), title="", columns=3), "png")
+        theme.to_bytes(theme.sheet(panels_of(groups, over), title="", columns=3), "png")
 
 
 def test_a_constant_curve_has_readable_ticks():
@@ -181,7 +182,7 @@ def test_a_link_in_a_downloaded_run_leads_nowhere(tmp_path):
 def test_legends_are_inside_the_picture_and_off_the_curves(real_run):
     panels = panels_of(group_seeds([load_run(real_run)]), OVER_STEPS)
     figure = theme.sheet(panels, title="x", columns=3)
-    theme._bytes(figure, "png")
+    theme.to_bytes(figure, "png")
     width, _ = figure.bbox.size
     for legend in figure.findobj(Legend):
         box = legend.get_window_extent()

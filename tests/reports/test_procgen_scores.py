@@ -1,9 +1,10 @@
 import pytest
 
 from parallel_ppo.reports.procgen_scores import (
-    CURVES,
     EASY_RANGE,
     HARD_RANGE,
+    ON_200_LEVELS,
+    ON_ALL_LEVELS,
     game_name,
     normalised_score,
     published_curve,
@@ -12,7 +13,7 @@ from parallel_ppo.reports.procgen_scores import (
 
 def test_all_sixteen_games_have_everything():
     assert len(EASY_RANGE) == 16
-    assert EASY_RANGE.keys() == HARD_RANGE.keys() == CURVES.keys()
+    assert EASY_RANGE.keys() == HARD_RANGE.keys() == ON_200_LEVELS.keys() == ON_ALL_LEVELS.keys()
     assert all(low < high for ranges in (EASY_RANGE, HARD_RANGE) for low, high in ranges.values())
 
 

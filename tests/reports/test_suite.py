@@ -10,8 +10,9 @@ import pytest
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import statistics, theme
 from parallel_ppo.reports.document import as_html, as_markdown
-from parallel_ppo.reports.suite import Job, Plan, aggregate, load_plan, load_suite_runs, save_plan, summarise
-from parallel_ppo.reports.suite_report import document, headline, panels, write_suite
+from parallel_ppo.reports.suite import Job, Plan, load_plan, load_suite_runs, save_plan
+from parallel_ppo.reports.suite_report import document, headline, improvement, panels, write_suite
+from parallel_ppo.reports.suite_report import results as results_of
 from tests.reports.run_copies import copy_run, write_evaluation
 
 
@@ -36,12 +37,11 @@ def make_suite(directory, games, settings=("",), seeds=(1, 2)):
 
 
 def results(directory, plan):
-    return summarise(plan, load_suite_runs(plan, directory))
+    return results_of(plan, load_suite_runs(plan, directory))
 
 
 def markdown(directory, plan):
-    runs = load_suite_runs(plan, directory)
-    return as_markdown(document(summarise(plan, runs), runs))
+    return as_markdown(document(results(directory, plan)))
 
 
 @pytest.fixture
@@ -84,40 +84,37 @@ def test_every_game_and_setting_comes_before_the_second_seed():
 
 def test_scores_and_published_values_at_equal_steps(suite):
     directory, plan = suite
-    coinrun, cartpole = results(*suite).games
+    coinrun, cartpole = results(*suite).entries
     members = load_suite_runs(plan, directory)["coinrun", ""]
-    assert coinrun.final_return.value == pytest.approx(
+    assert coinrun.final_return().value == pytest.approx(
         np.mean([run.episodes.returns[-100:].mean() for run in members])
     )
-    assert coinrun.returns["train"].value == pytest.approx(8.375)
-    assert coinrun.returns["test"].value == pytest.approx(6.375)
-    assert coinrun.gap.value == pytest.approx(2.0)
-    assert coinrun.scores["test"] == pytest.approx([(6.25 - 5) / 5, (6.5 - 5) / 5])
-    assert [row.steps for row in coinrun.equal_steps] == [1_000_000]
+    assert coinrun.returns("train").value == pytest.approx(8.375)
+    assert coinrun.returns("test").value == pytest.approx(6.375)
+    assert coinrun.gap().value == pytest.approx(2.0)
+    assert coinrun.scores("test") == pytest.approx([(6.25 - 5) / 5, (6.5 - 5) / 5])
     near = [run.episodes.returns[np.abs(run.episodes.step - 1e6) <= 150_000].mean() for run in members]
-    assert coinrun.equal_steps[0].ours == pytest.approx(np.mean(near))
-    assert coinrun.equal_steps[0].published == 7.9
-    assert cartpole.scores == {} and cartpole.returns["train"].value == pytest.approx(8.375)
-    assert results(*suite).missing == []
+    at_one_million, at_two_millions, *_ = map(coinrun.at_equal_steps, coinrun.published())
+    assert at_one_million == pytest.approx(np.mean(near)) and np.isnan(at_two_millions)
+    assert f"| 1M: {np.mean(near):.1f} / 7.9 |" in markdown(*suite)
+    assert len(cartpole.scores("train")) == 0 and cartpole.returns("train").value == pytest.approx(8.375)
 
 
 def test_the_best_setting_leads(tmp_path):
     directory, plan = make_suite(tmp_path, ["coinrun", "jumper"], ["plain", "better"])
     result = results(directory, plan)
     scores = [[(6.75 - 5) / 5, (7 - 5) / 5], [(6.75 - 1) / 9, (7 - 1) / 9]]
-    best = result.aggregates[2]
-    assert (best.setting, best.levels) == ("better", "test")
+    best, second, *_ = result.standings
+    assert [each.name for each in result.standings[:2]] == ["better, unseen levels", "plain, unseen levels"]
     assert best.iqm.value == pytest.approx(float(statistics.iqm(np.ravel(scores))))
-    assert best.optimality_gap.value == pytest.approx(1 - np.mean(scores))
-    assert best.profile["value"][0] == 1.0 and best.profile["value"][-1] == 0.0
-    unseen = next(row for row in result.improvements if row.levels == "test")
-    assert (unseen.setting, unseen.over, unseen.num_games) == ("better", "plain", 2)
-    assert unseen.probability.value == 1.0
+    assert best.estimate(statistics.optimality_gap).value == pytest.approx(1 - np.mean(scores))
+    games, probability = improvement(best, second)
+    assert (games, probability.value) == (2, 1.0)
     assert headline(result).startswith(f"Best: better, IQM {best.iqm.value:.2f} (")
     assert headline(result).endswith(
         "on unseen levels; better than plain with probability 1.00 (1.00 to 1.00)"
     )
-    report = document(result, load_suite_runs(plan, directory))
+    report = document(result)
     assert [card.value for card in report.cards[:2]] == [f"{best.iqm.value:.2f}", "1.00"]
     text = markdown(directory, plan)
     assert "| better better than plain, unseen levels | 2 | 1.00 (1.00 to 1.00) |" in text
@@ -144,22 +141,12 @@ def test_axes_fit_negative_scores(tmp_path):
     directory, plan = make_suite(tmp_path, ["fruitbot"])
     for seed in (1, 2):
         write_evaluation(directory / f"fruitbot-seed{seed}", {"train": -3.0, "test": -9.0 - seed})
-    runs = load_suite_runs(plan, directory)
-    found = {panel.name: panel for panel in panels(summarise(plan, runs), runs)}
-    for name in ("iqm", "profile_test"):
+    found = {panel.name: panel for panel in panels(results(directory, plan))}
+    for name in ("iqm", "profile"):
         with theme.drawing():
             axes = theme.panel_figure(found[name]).axes[0]
         lowest = min(float(np.min(line.get_xdata())) for line in axes.lines)
         assert lowest < 0 and axes.get_xlim()[0] <= lowest, name
-
-
-def test_a_game_whose_runs_are_all_equal_is_marked(suite):
-    directory, plan = suite
-    assert "all equal" not in markdown(directory, plan)
-    row = aggregate("", "test", {"coinrun": np.array([0.5, 0.5]), "jumper": np.array([0.1, 0.3])})
-    runs = load_suite_runs(plan, directory)
-    result = replace(summarise(plan, runs), aggregates=[row])
-    assert "| unseen levels | 2 (1 with runs all equal) | 4 |" in as_markdown(document(result, runs))
 
 
 @pytest.mark.parametrize(
@@ -180,9 +167,9 @@ def test_an_evaluation_with_other_settings_is_not_used(suite, change):
     directory, plan = suite
     path = directory / "coinrun-seed2" / "suite_evaluation.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | change))
-    coinrun, _ = results(directory, plan).games
-    assert coinrun.scores["test"] == pytest.approx([(6.25 - 5) / 5])
-    assert coinrun.scores["train"] == pytest.approx([(8.25 - 5) / 5])
+    coinrun, _ = results(directory, plan).entries
+    assert coinrun.scores("test") == pytest.approx([(6.25 - 5) / 5])
+    assert coinrun.scores("train") == pytest.approx([(8.25 - 5) / 5])
 
 
 def test_the_evaluation_of_a_user_does_not_reach_the_suite(suite):
@@ -200,20 +187,20 @@ def test_page_markdown_json_csv_and_pdfs(suite, monkeypatch):
     written = write_suite(plan, load_suite_runs(plan, directory), directory, kind="pdf")
     names = [path.name for path in written]
     assert names[:4] == ["results.html", "results.md", "results.json", "results.csv"]
-    assert names[4:] == ["iqm.pdf", "profile_test.pdf", "profile_train.pdf", "game_0.pdf", "game_1.pdf"]
+    assert names[4:] == ["iqm.pdf", "profile.pdf", "game_0.pdf", "game_1.pdf"]
     rows = list(csv.DictReader((directory / "results.csv").open()))
     assert [row["seed"] for row in rows] == ["1", "2", "1", "2"]
     assert float(rows[0]["score_test_levels"]) == pytest.approx(0.25)
     assert rows[2]["score_test_levels"] == ""
     content = json.loads((directory / "results.json").read_text(), parse_constant=pytest.fail)
-    assert content["games"][0]["game"] == "coinrun"
+    unseen = content["tables"]["Mean returns"]["coinrun"]["unseen levels"]
+    assert unseen == {"value": 6.375, "low": None, "high": None, "seeds": [6.25, 6.5]}
 
 
 def test_failures_and_names_are_shown_as_text(suite):
     directory, plan = suite
     plan = replace(plan, failed={"<b>x</b>": "<script>\x1b[31m"}, settings={"": ["--env", "<script>"]})
-    runs = load_suite_runs(plan, directory)
-    page = as_html(document(summarise(plan, runs), runs))
+    page = as_html(document(results(directory, plan)))
     assert "<script" not in page and "<b>x" not in page and "\x1b" not in page
     assert "&lt;script&gt;" in page
 
@@ -225,5 +212,4 @@ def test_a_suite_that_has_just_begun(tmp_path):
         (tmp_path / name).symlink_to(tmp_path / "victim")
     write_suite(plan, load_suite_runs(plan, tmp_path), tmp_path)
     assert (tmp_path / "victim").read_text() == "mine", "a link in a downloaded suite leads nowhere"
-    assert results(tmp_path, plan).missing == ["coinrun-seed1"]
     assert "1 run not finished yet: coinrun-seed1" in (tmp_path / "results.md").read_text()

@@ -73,8 +73,8 @@ def test_runs_are_evaluated_on_both_kinds_of_levels_and_finished_ones_are_left_a
     code, after = run_all(plan(seeds=[1, 2], finished=["coinrun-seed1"]), project)
     assert code == 0 and after.finished == ["coinrun-seed1", "coinrun-seed2"]
     assert not (project / "coinrun-seed1").exists()
-    (game,) = json.loads((project / "results.json").read_text())["games"]
-    assert game["returns"]["train"]["value"] == game["returns"]["test"]["value"] == 7.5
+    (game,) = json.loads((project / "results.json").read_text())["tables"]["Mean returns"].values()
+    assert game["training levels"]["value"] == game["unseen levels"]["value"] == 7.5
 
 
 def test_a_failed_run_does_not_stop_the_others(project):
