@@ -203,7 +203,7 @@ class ProcessPool:
             spans.append(Span(member.index, task, message.started, message.ended, message.interrupted))
 
     def _opened(self, member: WorkerHandle) -> None:
-        if any(task.kind == OPEN for task in (*member.outstanding, *member.queue)):
+        if member.is_opening:
             return
         for task in member.background:
             member.send_background(task)

@@ -6,7 +6,7 @@ from collections import deque
 from multiprocessing.connection import Connection
 
 from parallel_ppo.workers.fork_server import Child
-from parallel_ppo.workers.tasks import TAKE_STEPS, Task
+from parallel_ppo.workers.tasks import OPEN, TAKE_STEPS, Task
 
 
 class WorkerHandle:
@@ -29,6 +29,11 @@ class WorkerHandle:
         """It takes optimizer steps, and is not about to open environments first."""
         return bool(self.outstanding) and self.outstanding[0].kind == TAKE_STEPS
 
+    @property
+    def is_opening(self) -> bool:
+        """It has to open environments before it can collect."""
+        return any(task.kind == OPEN for task in (*self.outstanding, *self.queue))
+
     def send(self, task: Task) -> None:
         assert self.channel is not None
         if not self.outstanding:
@@ -37,7 +42,7 @@ class WorkerHandle:
         self.channel.send(task)
 
     def send_background(self, task: Task) -> None:
-        """A dying worker does not receive it; its successor does."""
-        if self.channel is not None:
+        """A worker that is dying or opening environments gets it later, with all others (`ProcessPool._opened`)."""
+        if self.channel is not None and not self.is_opening:
             with contextlib.suppress(OSError):
                 self.channel.send(task)

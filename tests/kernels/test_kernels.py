@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.kernels.test_native_microbatch import write_plan
 from torch.nn import functional
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
@@ -35,6 +34,7 @@ from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.tasks import GRADIENT, Microbatch, Task
 from parallel_ppo.workers.worker import Worker
 from tests.kernels.networks import USABLE, make_case, native_result, needs_kernels, usual_shape
+from tests.kernels.test_native_microbatch import write_plan
 
 each_network = pytest.mark.parametrize("network", NETWORKS)
 

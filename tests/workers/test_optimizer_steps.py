@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.kernels.test_native_microbatch import filled
 
 from parallel_ppo.algorithms.algorithm import Schedules
 from parallel_ppo.cluster.protocol import NoCluster
@@ -31,6 +30,7 @@ from parallel_ppo.workers.optimizer_steps import Steps, StepTaker
 from parallel_ppo.workers.tasks import GRADIENT, Microbatch, Task
 from parallel_ppo.workers.worker import Worker
 from tests.conftest import small_settings, train
+from tests.kernels.test_native_microbatch import filled
 from tests.training.test_update import collected
 
 pytestmark = pytest.mark.skipif(not available()[0], reason="the C library cannot be compiled here")

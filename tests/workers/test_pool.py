@@ -6,13 +6,16 @@ from types import SimpleNamespace
 import pytest
 
 from parallel_ppo.workers.process_pool import ProcessPool
-from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Microbatch, Task
+from parallel_ppo.workers.tasks import COLLECT, GRADIENT, OPEN, Microbatch, Task
 from parallel_ppo.workers.worker_handle import WorkerHandle
 
 
-class Silent:
+class Channel:
+    def __init__(self) -> None:
+        self.sent: list[Task] = []
+
     def send(self, task: Task) -> None:
-        pass
+        self.sent.append(task)
 
 
 def simulate(queues: list[list[Task]], seconds: list[float]) -> list[list[Task]]:
@@ -21,7 +24,7 @@ def simulate(queues: list[list[Task]], seconds: list[float]) -> list[list[Task]]
     pool.waiting, pool.num_workers = {task for queue in queues for task in queue}, len(queues)
     pool.members = [WorkerHandle(index, None, []) for index in range(len(queues))]
     for member, queue in zip(pool.members, queues, strict=True):
-        member.child, member.channel, member.queue = SimpleNamespace(), Silent(), deque(queue)
+        member.child, member.channel, member.queue = SimpleNamespace(), Channel(), deque(queue)
     ends: list[float] = [0.0] * len(queues)
     done: list[list[Task]] = [[] for _ in queues]
     while True:
@@ -62,3 +65,15 @@ def test_the_last_microbatches_go_to_whoever_is_idle(slow: float) -> None:
 def test_environments_stay_where_they_are() -> None:
     collects: list[list[Task]] = [[Task(COLLECT, 0)], [Task(COLLECT, index) for index in (1, 2, 3)]]
     assert simulate(collects, [1.0, 5.0]) == collects
+
+
+def test_a_replacement_gets_a_background_task_once() -> None:
+    """Its predecessor died while the others took the last steps: a collect is started before it is ready."""
+    pool, member, channel = object.__new__(ProcessPool), WorkerHandle(0, None, [0]), Channel()
+    pool.members, pool.owners = [member], {0: 0}
+    member.channel = channel
+    member.queue.append(Task(OPEN, 0))
+    pool.start([Task(COLLECT, 0)])
+    member.queue.clear()
+    pool._opened(member)
+    assert channel.sent == [Task(COLLECT, 0)]
