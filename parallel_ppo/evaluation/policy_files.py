@@ -89,15 +89,19 @@ def _in_directory(path: Path) -> list[Path]:
         where = RunDirectory.existing(path).checkpoints
     elif (path / "checkpoints").is_dir():
         where = path / "checkpoints"
-    latest = [where / "latest"] if (where / "latest" / POLICY).is_file() else []
-    older = [step for step in checkpoint.steps(where) if not latest or step != latest[0].resolve()]
-    found = [step / POLICY for step in [*latest, *older]] + sorted(where.glob("*_final.safetensors"))
+    latest = where / "latest"
+    if (
+        latest.is_symlink()
+    ):  # to a step beside it: elsewhere are other runs, where results must not be written
+        latest = where / Path(os.readlink(latest)).name
+    steps = dict.fromkeys([*([latest] if (latest / POLICY).is_file() else []), *checkpoint.steps(where)])
+    found = [step / POLICY for step in steps] + sorted(where.glob("*_final.safetensors"))
     if not found:
         raise InputError(
             f"{path}: holds no weights; expected the directory of a run, its checkpoints, or one checkpoint"
             f" with {POLICY}"
         )
-    return [Path(os.path.realpath(file)) for file in found]  # resolve() raises at a loop of links
+    return [file.absolute() for file in found]
 
 
 def run_root(path: Path) -> Path:

@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.storage.files import Damaged, read_regular
 from parallel_ppo.storage.json_lines import read_records
 
 if TYPE_CHECKING:
     import pandas
+
+MAX_SUMMARY = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,13 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """How it ended: `policy_sha256`, `final_return_mean`, `stop_reason`, ... (docs/metrics.md)."""
-        return json.loads((self.directory / "summary.json").read_text())
+        path = self.directory / "summary.json"
+        try:
+            return dict(json.loads(read_regular(path, MAX_SUMMARY)))
+        except Damaged as problem:
+            raise InputError(str(problem)) from None
+        except (ValueError, TypeError, RecursionError):
+            raise InputError(f"{path}: is not the summary of a run") from None
 
     @property
     def metrics(self) -> list[dict[str, Any]]:

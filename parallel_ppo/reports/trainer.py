@@ -17,11 +17,12 @@ from pathlib import Path
 from parallel_ppo.child import command
 from parallel_ppo.exits import InputError, RunError
 from parallel_ppo.reports.runs import METRICS
-from parallel_ppo.storage.files import open_to_append
+from parallel_ppo.storage.files import Damaged, open_regular, open_to_append
 
 PARALLEL_TRAINER = "train_parallel_timed.py"
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 30.0
+TAIL_BYTES = 8192
 _SET_PARENT_DEATH_SIGNAL = 1  # prctl(2)
 _LIBC = ctypes.CDLL(None)
 
@@ -86,14 +87,16 @@ def check(child: subprocess.Popen, run_directory: Path, output: Path) -> None:
 def last_progress(run_directory: Path) -> tuple[int, float]:
     """Steps and wall time of the last whole line of the log; zeros before the first."""
     try:
-        with (run_directory / METRICS).open("rb") as log:
-            log.seek(0, 2)
-            log.seek(max(0, log.tell() - 8192))
-            lines = log.read().split(b"\n")[:-1]
-        row = json.loads(lines[-1])
+        row = json.loads(_tail(run_directory / METRICS).split(b"\n")[-2])
         return int(row["steps_global"]), float(row.get("wall_time") or 0.0)
-    except (OSError, ValueError, IndexError, KeyError, TypeError):
+    except (Damaged, ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
         return 0, 0.0
+
+
+def _tail(path: Path) -> bytes:
+    with open_regular(path, 1 << 62) as file:
+        file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+        return file.read(TAIL_BYTES)
 
 
 def _prepare(cpus: Sequence[int] | None) -> None:
@@ -142,5 +145,8 @@ def _how_it_ended(code: int) -> str:
 
 
 def _last_line(output: Path) -> str:
-    lines = output.read_text(errors="replace").strip().splitlines()
+    try:
+        lines = _tail(output).decode(errors="replace").strip().splitlines()
+    except Damaged as problem:
+        return str(problem)
     return lines[-1].strip() if lines else "it said nothing"

@@ -97,13 +97,18 @@ def _push(argv: Sequence[str] | None) -> int:
     if arguments.dry_run is None:
         hub.check_login()
     set_thread_variables()
+    from parallel_ppo.reports.command_line import directory_for
     from parallel_ppo.sharing import folder
 
     source = folder.read_source(arguments.policy, trust=arguments.trust_checkpoint)
     is_dry = arguments.dry_run is not None
     with contextlib.ExitStack() as stack:
         parent = source.root if is_dry else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        target = arguments.dry_run if arguments.dry_run not in (None, Path()) else parent / "shared"
+        target = (
+            arguments.dry_run
+            if arguments.dry_run not in (None, Path())
+            else directory_for("shared", [parent])
+        )
         folder.write(source, target, repo=place.repo, film=not arguments.skip_play, quiet=arguments.quiet)
         said = f"{target}: holds what would be sent to {place}"
         if not is_dry:

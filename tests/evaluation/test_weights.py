@@ -178,6 +178,17 @@ def test_a_run_directory_means_its_latest_whole_checkpoint(tmp_path: Path) -> No
         policy_files.load(tmp_path)
 
 
+def test_a_link_to_another_run_does_not_lead_results_there(tmp_path: Path) -> None:
+    settings, runs = small_settings(), (tmp_path / "run", tmp_path / "victim")
+    for run in runs:
+        write_weights(run / "checkpoints" / "step_100" / "policy.safetensors", settings)
+    victim = runs[1] / "checkpoints" / "step_100"
+    for name in ("latest", "step_300"):
+        (runs[0] / "checkpoints" / name).symlink_to(victim)
+        loaded, _ = policy_files.load(runs[0])
+        assert policy_files.run_root(loaded.path) == runs[0]
+
+
 def test_a_loop_of_links_is_one_line(tmp_path: Path) -> None:
     weights = tmp_path / "checkpoints" / "step_1" / "policy.safetensors"
     weights.parent.mkdir(parents=True)

@@ -51,6 +51,26 @@ def test_the_output_does_not_follow_a_link(tmp_path):
     assert (tmp_path / "victim").read_text() == "mine"
 
 
+@pytest.mark.parametrize("odd", ["pipe", "sparse", "list", "nothing"])
+def test_an_odd_log_is_no_progress_and_no_hang(tmp_path, odd):
+    log = tmp_path / "metrics.jsonl"
+    if odd == "pipe":
+        os.mkfifo(log)
+    elif odd == "sparse":
+        log.touch()
+        os.truncate(log, 1 << 38)
+    elif odd == "list":
+        log.write_text("[1]\n")
+    assert trainer.last_progress(tmp_path) == (0, 0.0)
+
+
+def test_of_a_sparse_output_only_the_end_is_read(tmp_path):
+    (tmp_path / "run.log").touch()
+    os.truncate(tmp_path / "run.log", 1 << 38)
+    with pytest.raises(TrainerFailed, match="exit code 3: numbers went bad"):
+        trainer.train([], **make_project(tmp_path, "print('\\nnumbers went bad'); sys.exit(3)"))
+
+
 def test_a_clone_without_a_trainer_is_said(tmp_path):
     with pytest.raises(InputError, match=r"no .*train_parallel_timed\.py"):
         trainer.train([], project=tmp_path, run_directory=tmp_path, output=tmp_path / "log")

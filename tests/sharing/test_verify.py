@@ -4,6 +4,7 @@ out.
 
 import hashlib
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,16 @@ def test_odd_sessions_of_a_strangers_run_json_do_not_reach_the_folder() -> None:
         {"arithmetic": None},
     ]
     assert _arithmetic({"sessions": [*odd, right, right, right | {"first_iteration": 9}]}, 4) == [HERE]
+
+
+def test_a_linked_folder_in_a_strangers_run_is_not_written(
+    shared_run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, victim = shutil.copytree(shared_run, tmp_path / "run", symlinks=True), tmp_path / "victim"
+    victim.mkdir()
+    (run / "shared").symlink_to(victim)
+    assert push([str(run), "--repo", REPO, "--dry-run", "--skip-play", "--quiet"]) == 2
+    assert "shared is a link" in capsys.readouterr().err and not any(victim.iterdir())
 
 
 def test_hashes_are_not_counted_before_they_are_found(tmp_path: Path) -> None:
