@@ -47,6 +47,15 @@ def test_every_column_of_a_run_is_in_the_table_of_metrics(tmp_path) -> None:
     assert all(f"`{key}`" in text for key in run.summary)
 
 
+def test_torchruns_recipe_says_that_its_port_runs_code() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    recipes = [text for page in pages if "rdzv-backend=c10d" in (text := page.read_text())]
+    assert recipes
+    for text in recipes:
+        _, _, rest = text.partition("rdzv-backend=c10d")
+        assert "can run code as you" in rest[:600]
+
+
 def test_every_root_script_is_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     for script in {path.name for path in ROOT.glob("*.py")} - {"setup.py"}:

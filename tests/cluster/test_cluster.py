@@ -8,6 +8,8 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +20,8 @@ from parallel_ppo.cluster.nodes import Node
 from parallel_ppo.envs.families import probe
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.resources import read_machine
-from parallel_ppo.training import planning
+from parallel_ppo.storage.run_directory import ForeignDirectory
+from parallel_ppo.training import planning, session
 from tests.cluster.nodes import CARTPOLE, QUIET, Nodes, free_port, learning, metrics, summary
 from tests.conftest import ROOT, command, small_settings, train
 from tests.machine.machines import machine
@@ -180,6 +183,30 @@ def test_a_hello_without_the_secret_is_refused_unread(monkeypatch: pytest.Monkey
     for message in (sealed, b"", sealed[:-1]):
         with pytest.raises(InputError, match="PARALLEL_PPO_CLUSTER_SECRET: node 1 was started with another"):
             rendezvous._read_hello(1, message)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "place"),
+    [
+        ("runs/cluster-7", "runs/cluster-7"),
+        ("/etc", "runs"),
+        ("runs/../elsewhere-1", "runs"),
+        ("runs/cluster-7/../x-1", "runs"),
+        (None, "runs"),
+    ],
+)
+def test_node_0_places_logs_of_others_only_in_runs(
+    chosen: str | None, place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "share_host", lambda plan: plan)
+    monkeypatch.setattr(session, "make_log", lambda path, name: path)
+    plan: Any = SimpleNamespace(node=SimpleNamespace(leads=False, rank=1), directory=ForeignDirectory(None))
+    cluster: Any = SimpleNamespace(
+        decide=lambda name: chosen, place_on_host=lambda: (), names=["first", "second"]
+    )
+    display: Any = None
+    assert session._take_place(plan, cluster, display)[1] == Path(place) / "logs" / "node-1.log"
 
 
 @pytest.mark.multiprocess
