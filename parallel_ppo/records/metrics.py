@@ -224,6 +224,8 @@ class JsonlLog:
     def sync(self) -> None:
         self.write([])
         os.fsync(self.descriptor)
+        if not self.path.exists():
+            raise FileNotFoundError(errno.ENOENT, "was deleted during the run", str(self.path))
 
     def close(self) -> None:
         """May be called twice."""

@@ -28,6 +28,9 @@ RETRY = 60.0
 LAST_CHANCE = 300.0  # seconds after the end of the run; then the next start sends the rest
 MAX_BATCH = 500
 MAX_STATE = 1 << 16
+RUN_ID = re.compile(
+    "[0-9a-f]{16}"
+)  # trackers make queries and folders of it, and the file may be a stranger's
 
 
 class Following:
@@ -104,9 +107,11 @@ class Following:
     def _load(self) -> tuple[str, int]:
         try:
             saved = json.loads(read_regular(self.state, MAX_STATE))
-            return str(saved["run_id"]), int(saved["sent"])
+            if RUN_ID.fullmatch(saved["run_id"]) and type(saved["sent"]) is int:
+                return saved["run_id"], saved["sent"]
         except (Damaged, ValueError, KeyError, TypeError, RecursionError):
-            return secrets.token_hex(8), 0
+            pass
+        return secrets.token_hex(8), 0
 
     def _save(self) -> None:
         write_atomically(self.state, json.dumps({"run_id": self.run_id, "sent": self.sent}).encode())

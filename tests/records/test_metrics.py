@@ -37,6 +37,14 @@ def test_a_torn_tail_and_what_lies_beyond_the_checkpoint_are_cut(tmp_path):
     assert path.read_bytes().endswith(b'{"iteration": 4}\n')
 
 
+def test_a_log_that_was_deleted_under_a_run_is_reported(tmp_path):
+    log = JsonlLog(tmp_path / "metrics.jsonl", 0)
+    log.sync()
+    log.path.unlink()
+    with pytest.raises(FileNotFoundError, match="was deleted during the run"):
+        log.sync()
+
+
 def test_a_long_log_is_cut_without_being_in_memory(tmp_path):
     path = tmp_path / "episodes.jsonl"
     path.write_bytes(

@@ -139,6 +139,23 @@ def test_a_damaged_record_or_state_ends_nothing(run: Path) -> None:
     assert Service.kept == [64]
 
 
+@pytest.mark.parametrize(
+    "state",
+    [
+        {"run_id": "0' OR tags.mlflow.user = 'me", "sent": 0},
+        {"run_id": "../../../elsewhere", "sent": 0},
+        {"run_id": "0123456789abcdef", "sent": float("inf")},
+    ],
+)
+def test_a_strangers_state_names_no_other_run(run: Path, state: dict[str, Any]) -> None:
+    """The id becomes part of a query and of folders' names."""
+    path = run / "logs" / "tracker-trackio.json"
+    path.write_text(json.dumps(state))
+    write(run, 1)
+    assert follow(run)
+    assert json.loads(path.read_text())["run_id"] != state["run_id"]
+
+
 def test_no_secret_is_shown() -> None:
     shown = without_secrets("GET https://me:hunter2@host/x with hf_abcdefghijkl and " + 40 * "a")
     assert shown == "GET https://***@host/x with *** and ***"
