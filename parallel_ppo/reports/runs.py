@@ -262,7 +262,7 @@ def _read_columns(path: Path, notes: list[str]) -> tuple[dict[str, np.ndarray], 
                 column.extend([np.nan] * (len(hashes) - len(column)))
                 column.append(_as_float(value))
         digest = row.get("policy_sha256")
-        hashes.append(digest if isinstance(digest, str) else None)
+        hashes.append(one_line(digest) if isinstance(digest, str) else None)
         if len(columns) * len(hashes) > MAX_CELLS:
             raise InputError(
                 f"{path} has {len(columns):,} columns and over {len(hashes):,} lines, more than can be shown"

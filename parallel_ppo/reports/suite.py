@@ -78,6 +78,9 @@ def load_plan(directory: Path) -> Plan:
         )
     try:
         plan = TypeAdapter(Plan).validate_json(read_regular(path, MAX_OBJECT_BYTES), strict=True)
+        names = [*plan.games, *plan.settings, *plan.finished, *plan.failed]
+        if any(one_line(name) != name for name in names):
+            raise Damaged(f"{path} has names that are no text")
     except (Damaged, ValidationError):
         raise InputError(
             f"{path} cannot be read as a suite; start a new one with another --output-dir"

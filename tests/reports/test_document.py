@@ -189,3 +189,10 @@ def test_values_of_a_wrong_type_end_in_no_traceback(tmp_path, file, junk):
     for chosen in (groups, groups[::-1]):
         report = document(compare(chosen))
         as_text(report), as_json(report), to_csv(run_records(chosen))
+
+
+@pytest.mark.parametrize("digest", ["\ud800", "\x1b[2J"])
+def test_a_hash_that_is_no_text_reaches_no_file(tmp_path, digest):
+    path = copy_run(tmp_path / "run", columns={"policy_sha256": digest})
+    text = to_csv(run_records([group("run", path)]))
+    assert text.encode() and "\x1b" not in text

@@ -58,6 +58,17 @@ def test_a_plan_survives_the_disk(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["suite.json"]
 
 
+@pytest.mark.parametrize("name", ["\x1b[2J", "a\x00b", "two\nlines"])
+def test_a_plan_with_names_that_are_no_text_is_refused(tmp_path, name):
+    for plan in (
+        Plan(games=[name], seeds=[1], total_timesteps=1, duration=None),
+        Plan(games=["coinrun"], seeds=[1], total_timesteps=1, duration=None, settings={name: []}),
+    ):
+        save_plan(plan, tmp_path)
+        with pytest.raises(InputError, match="cannot be read as a suite"):
+            load_plan(tmp_path)
+
+
 @pytest.mark.parametrize(
     "change",
     ["{", "[]", {"games": 1}, {"seeds": ["1"]}, {"settings": {"a": "b"}}, {"failed": [1]},
