@@ -8,7 +8,7 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -295,16 +295,16 @@ class TensorBoardLog:
 
 
 class ResourceMeter:
-    """CPU and memory of all processes of the run, sampled at most every other second, and so seldom that
-    it costs little: the kernel looks at every page, 15 ms for a process of ordinary size, in which the
-    workers wait.
+    """CPU and memory of all processes of the run, sampled at most every other second.
+
+    Memory is sampled less often: the kernel reads every page, some 15 ms for each process, and the workers wait.
     """
 
     INTERVAL = 2.0
-    COST = 1 / 200  # of the time, at most
+    COST = 1 / 200  # of the time, at most, for memory
 
     def __init__(self) -> None:
-        self.sampled_at, self.next_at = float("-inf"), float("-inf")
+        self.sampled_at = self.next_memory_at = float("-inf")
         self.spent: dict[int, float] = {}
         self.waited: dict[int, float] = {}
         self.cpu_percent = 0.0
@@ -315,18 +315,18 @@ class ResourceMeter:
         self.peak_rss_mb = 0.0
 
     def sample(self, now: float, pids: list[int], *, is_last: bool = False) -> None:
-        if now < self.next_at and not is_last:
-            return
-        began = time.monotonic()
-        spent, waited, memory, machine = {}, {}, 0, ticks_of_all_cpus()
-        for pid in [os.getpid(), *pids]:
-            try:
-                times = psutil.Process(pid).cpu_times()
-                spent[pid] = times.user + times.system
-                memory += proportional_bytes(pid)
-                waited[pid] = seconds_without_core(pid)
-            except (psutil.Error, OSError):
-                continue
+        every = [os.getpid(), *pids]
+        if is_last or now >= self.sampled_at + self.INTERVAL:
+            self._sample_cpu(now, every)
+        if is_last or now >= self.next_memory_at:
+            began = time.monotonic()
+            self.rss_mb = round(sum(_each(every, proportional_bytes).values()) / 1e6, 1)
+            self.peak_rss_mb = max(self.peak_rss_mb, self.rss_mb)
+            self.next_memory_at = now + max(self.INTERVAL, (time.monotonic() - began) / self.COST)
+
+    def _sample_cpu(self, now: float, pids: list[int]) -> None:
+        spent, waited = _each(pids, cpu_seconds), _each(pids, seconds_without_core)
+        machine = ticks_of_all_cpus()
         if self.spent and now > self.sampled_at:
             seconds = now - self.sampled_at
             self.cpu_percent = _percent(self.spent, spent, seconds)
@@ -334,9 +334,20 @@ class ResourceMeter:
             busy, stolen = (late - early for early, late in zip(self.machine, machine, strict=True))
             self.cpu_steal_percent = round(100 * stolen / (busy + stolen), 1) if busy + stolen > 0 else 0.0
         self.spent, self.waited, self.machine, self.sampled_at = spent, waited, machine, now
-        self.rss_mb = round(memory / 1e6, 1)
-        self.peak_rss_mb = max(self.peak_rss_mb, self.rss_mb)
-        self.next_at = now + max(self.INTERVAL, (time.monotonic() - began) / self.COST)
+
+
+def _each(pids: list[int], measure: Callable[[int], float]) -> dict[int, float]:
+    """Without processes that have ended."""
+    found = {}
+    for pid in pids:
+        with contextlib.suppress(psutil.Error, OSError):
+            found[pid] = measure(pid)
+    return found
+
+
+def cpu_seconds(pid: int) -> float:
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
 
 
 def _percent(before: dict[int, float], now: dict[int, float], seconds: float) -> float:

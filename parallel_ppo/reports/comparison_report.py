@@ -109,9 +109,10 @@ def cards(comparison: Comparison, table: dict[str, Row]) -> list[Card]:
     pair = fastest(comparison)
     index, label = comparison.groups.index(pair.group), pair.group.label
     throughput, memory = table[THROUGHPUT].values[index], table[MEMORY].values[index]
+    value, _, detail = table[RETURN].cells[index].partition(" (")
     found = [
         Card(number(throughput.value), f"Steps per second, {label}", interval(throughput)),
-        Card(table[RETURN].cells[index].partition(" (")[0], f"Return, {label}"),
+        Card(value, f"Return, {label}", detail.rstrip(")")),
         Card(
             {IDENTICAL: "yes", DIFFERENT: "no"}.get(pair.identity.verdict, pair.identity.verdict),
             "Bit-identical",
@@ -297,7 +298,7 @@ def panels(comparison: Comparison, table: Sequence[Row]) -> list[Panel]:
         Panel("phases", "Where the time goes", partial(draw_phase_bars, costs)),
     ]
     if any(name in run.columns for name in EVALUATIONS for group in groups for run in group.runs):
-        draw = partial(draw_evaluations, groups, OVER_STEPS)
+        draw = partial(draw_evaluations, groups, OVER_STEPS, dash_first=True)
         found.append(Panel("evaluation", "Return of evaluations", draw, legend))
     return found
 
@@ -308,8 +309,15 @@ def _iteration_fps(run: Run) -> np.ndarray:
     return fps
 
 
+def _smoothed_fps(run: Run) -> np.ndarray:
+    """Steps over seconds: a mean of ratios would count short iterations too much."""
+    known = np.where(np.isfinite(_iteration_fps(run)), 1.0, np.nan)
+    steps, seconds = run.iteration_steps() * known, run.iteration_seconds() * known
+    return curves.smoothed(steps) / np.maximum(curves.smoothed(seconds), 1e-9)
+
+
 def _draw_throughput(groups: Sequence[Group], time: Over, axes: Axes) -> None:
-    draw_curves(axes, groups, time, lambda run: curves.smoothed(_iteration_fps(run)), _iteration_fps)
+    draw_curves(axes, groups, time, _smoothed_fps, _iteration_fps)
     time.label(axes)
     axes.set_ylabel("steps per second")
     theme.from_zero(axes)

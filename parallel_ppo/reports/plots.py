@@ -182,14 +182,17 @@ def _draw_column(groups: Sequence[Group], over: Over, column: str, label: str, a
     theme.plain_numbers(axes)
 
 
-def draw_evaluations(groups: Sequence[Group], over: Over, axes: Axes) -> None:
+def draw_evaluations(groups: Sequence[Group], over: Over, axes: Axes, *, dash_first: bool = False) -> None:
     """Procgen's picture of generalization: the same policy on training and on unseen levels."""
-    for (column, name), line, marker in zip(EVALUATIONS.items(), ("-", "--"), ("o", "s"), strict=True):
+    for (column, name), line, marker in zip(EVALUATIONS.items(), ("-", ":"), ("o", "s"), strict=True):
         face = None if line == "-" else theme.BACKGROUND
         style: Any = {"linestyle": line, "marker": marker, "markersize": 4, "markerfacecolor": face}
-        if draw_curves(axes, groups, over, partial(Run.column, name=column), _nothing, **style):
+        dash_baseline = dash_first and line == "-"
+        values = partial(Run.column, name=column)
+        if draw_curves(axes, groups, over, values, _nothing, dash_first=dash_baseline, **style):
             axes.plot([], [], color=theme.TEXT, label=name, **style)
-    axes.legend(loc="best")
+    if len(axes.get_legend_handles_labels()[1]) > 1:
+        axes.legend(loc="best")
     axes.set_ylabel("Return of evaluations")
     over.label(axes)
 

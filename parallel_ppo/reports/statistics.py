@@ -154,9 +154,10 @@ def percentiles(
 def stratified(
     statistic: Callable[..., np.ndarray], *several: Scores, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`statistic(*several)`, and its interval; NaN where no game has a second run."""
+    """`statistic(*several)`, and its interval: NaN for a handful of runs, or if no game has a second one."""
     value = statistic(*several)
-    if all(len(game) == 1 for scores in several for game in scores):
+    sizes = [[len(game) for game in scores] for scores in several]
+    if any(sum(each) < LEAST_SEEDS or max(each) == 1 for each in sizes):
         return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
     generator = np.random.default_rng(seed)
     low, high = percentiles(statistic, several, [draw_runs(scores, generator) for scores in several])
@@ -273,13 +274,13 @@ def mean_curve(
     if len(curves) == 1:
         x, y = curves[0]
         return x, y, np.full(len(x), np.nan), np.full(len(x), np.nan)
-    start, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
-    if end < start:
-        return (np.empty(0),) * 4
-    grid = np.linspace(start, end, points)
+    grid = curves[0][0]
+    if any(not np.array_equal(x, grid) for x, _ in curves):
+        start, end = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
+        grid = np.linspace(start, end, points if end >= start else 0)
     stacked = np.stack([np.interp(grid, x, y) for x, y in curves])
     if len(curves) < LEAST_SEEDS:
-        return grid, stacked.mean(axis=0), np.full(points, np.nan), np.full(points, np.nan)
+        return grid, stacked.mean(axis=0), np.full(len(grid), np.nan), np.full(len(grid), np.nan)
     picks = np.random.default_rng(0).integers(0, len(curves), size=(RESAMPLES, len(curves)))
     samples = stacked[picks].mean(axis=1)
     low, high = np.percentile(samples, [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)], axis=0)

@@ -49,6 +49,7 @@ SEEDS_FOR_A_MEDIAN = 4
 PROFILE_POINTS = 51
 SCORE = "normalized score"
 two_digits = partial(estimate, digits=2)
+two_digits_of = partial(number, digits=2)
 
 
 @dataclass(frozen=True)
@@ -97,10 +98,10 @@ class Entry:
         return published_curve(first.env_id, distribution_mode=self.mode, num_levels=self.num_levels)
 
     def at_equal_steps(self, point: Published) -> float:
-        """Our mean return in the window of the published one; NaN unless every run has reached it."""
+        """Our mean return in the window of the published one."""
         near = [returns_near(run, point.steps, within=WINDOW) for run in self.runs]
         means = [returns.mean() for returns in near if len(returns)]
-        return float(np.mean(means)) if means and self.steps >= point.steps else math.nan
+        return float(np.mean(means)) if means else math.nan
 
 
 class Standing(NamedTuple):
@@ -214,14 +215,17 @@ def size(result: Results) -> str:
 
 def subtitle(result: Results) -> str:
     every = [run for entry in result.entries for run in entry.runs]
-    facts = [
-        [f"network {run.word('training.policy')}" for run in every],
-        [f"{run.word('env.num_envs')} environments x {run.word('training.n_steps')} steps" for run in every],
-        [f"epochs {run.word('training.n_epochs')}" for run in every],
-        [f"{run.num_cores} cores, {run.cpu_model}" for run in every[:1]],
-        [f"commit {commit}" for commit in _commits(every)],
-    ]
-    return " | ".join([size(result), *(", ".join(dict.fromkeys(values)) for values in facts if values)])
+    facts = {
+        "network": [run.word("training.policy") for run in every],
+        "environments x steps": [
+            f"{run.word('env.num_envs')} x {run.word('training.n_steps')}" for run in every
+        ],
+        "epochs": [run.word("training.n_epochs") for run in every],
+        "machine": [f"{run.cpu_model}, {run.num_cores} cores" for run in every],
+        "commit": _commits(every),
+    }
+    parts = [f"{name} {', '.join(dict.fromkeys(values))}" for name, values in facts.items() if values]
+    return " | ".join([size(result), *parts])
 
 
 def _commits(runs: Iterable[Run]) -> list[str]:
@@ -232,13 +236,15 @@ def _commits(runs: Iterable[Run]) -> list[str]:
 def cards(result: Results) -> list[Card]:
     ranked = leading(result)
     found = [
-        Card(number(row.iqm.value, 2), f"IQM, {row.name}", interval(row.iqm, 2, "no interval: one seed"))
+        Card(
+            number(row.iqm.value, 2), f"IQM, {row.name}", interval(row.iqm, 2, "too few runs for an interval")
+        )
         for row in ranked
     ]
     if len(ranked) > 1:
         _, probability = improvement(*ranked[:2])
         name = f"Probability that {ranked[0].setting} is better than {ranked[1].setting}"
-        detail = interval(probability, 2, "no interval: one seed")
+        detail = interval(probability, 2, "too few runs for an interval")
         found.insert(1, Card(number(probability.value, 2), name, detail))
     steps = sum(int(run.steps[-1]) for entry in result.entries for run in entry.runs)
     missing = _missing(result.plan)
@@ -316,24 +322,21 @@ def returns_table(result: Results) -> Table:
 
 
 def published_table(result: Results) -> Table:
-    rows = []
-    for entry in result.entries:
-        both = [(point, entry.at_equal_steps(point)) for point in entry.published()]
-        reached = [
-            f"{_short(p.steps)}: {ours:.1f} / {p.value:.1f}" for p, ours in both if math.isfinite(ours)
-        ]
-        published = [f"{_short(point.steps)}: {point.value:.1f}" for point, _ in both]
-        if published:
-            rows.append(Row.of(entry.name, ["; ".join(reached) or "-", "; ".join(published)]))
-    return Table("Published values", ("game", "at equal steps: ours / published", "published at"), rows)
+    rows = [
+        Row.mixed(
+            f"{entry.name}, {point.steps / 1e6:g}M steps",
+            (entry.at_equal_steps(point), two_digits_of),
+            (point.value, two_digits_of),
+        )
+        for entry in result.entries
+        for point in entry.published()
+        if entry.steps >= point.steps
+    ]
+    return Table("Published returns", ("game, steps", "here", "published"), rows)
 
 
 def _joined(*words: str) -> str:
     return ", ".join(word for word in words if word)
-
-
-def _short(steps: int) -> str:
-    return f"{steps / 1e6:g}M"
 
 
 def notes(result: Results) -> list[str]:
@@ -363,12 +366,12 @@ def footnotes(result: Results) -> list[str]:
         lines.append(
             "Normalized scores: about 0 for a policy that ignores its observations, 1 for the best possible. IQM: "
             "mean of the middle half of all runs; median and mean: over games; optimality gap: mean distance to 1. "
-            "Intervals: stratified bootstraps over the runs of each game, 95 %."
+            f"Intervals: stratified bootstraps over the runs of each game, 95 %, from {LEAST_SEEDS} runs on."
         )
-    if any(entry.published() for entry in result.entries):
+    if published_table(result).rows:
         lines.append(
-            "Published: OpenAI's PPO, IMPALA, 64 x 256, 3 epochs, mean of 3 runs, within 0.15 M steps "
-            "(openai/train-procgen)."
+            "Published: OpenAI's PPO, IMPALA, 64 x 256, 3 epochs, mean of 3 runs, within 150,000 steps of the "
+            "stated step (openai/train-procgen)."
         )
     return lines
 
@@ -418,12 +421,18 @@ def _draw_iqm(result: Results, axes: Axes) -> None:
     axes.set_yticks(range(len(settings)), [theme.short(name) for name in reversed(settings)])
     axes.set(ylim=(-0.6, len(settings) - 0.4), xlabel=f"{SCORE} (0 random, 1 best possible)")
     axes.grid(axis="y", visible=False)
-    kinds = [part for part in LEVELS if any(each.levels == part for each in result.standings)]
+    shown = {
+        LEVEL_NAMES[part]: marks[part]
+        for part in LEVELS
+        if any(each.levels == part for each in result.standings)
+    }
+    if any(each.num_runs < LEAST_SEEDS for each in result.standings):
+        shown["each run"] = ("|", None)
     handles = [
         Line2D([], [], linestyle="", color=theme.MUTED, marker=marker, markerfacecolor=face or theme.MUTED)
-        for marker, face in (marks[part] for part in kinds)
+        for marker, face in shown.values()
     ]
-    theme.legend_below(axes, handles, [LEVEL_NAMES[part] for part in kinds])
+    theme.legend_below(axes, handles, list(shown))
 
 
 def _draw_profile(standings: Sequence[Standing], settings: Sequence[str], axes: Axes) -> None:

@@ -167,6 +167,7 @@ def test_memory_is_looked_at_seldom_where_looking_is_slow(monkeypatch: pytest.Mo
     for now in (0.0, 2.5, 5.0):
         meter.sample(now, [])
     assert len(looked) == 1 and meter.rss_mb == 10.0
+    assert meter.sampled_at == 5.0 and meter.cpu_wait_percent is not None, "CPU time costs little"
     meter.sample(5.5, [], is_last=True)
     assert len(looked) == 2
     meter.sample(50.0, [])

@@ -87,11 +87,11 @@ def test_the_difference_of_rates_is_newcombes():
 
 
 def test_the_stratified_bootstrap_keeps_every_game():
-    certain = [np.array([0.0, 0.0]), np.array([1.0, 1.0])]
+    certain = [np.zeros(3), np.ones(3)]
     estimate = statistics.stratified_bootstrap(statistics.mean_score, certain)
     assert (estimate.value, estimate.low, estimate.high) == (0.5, 0.5, 0.5)
-    single = [np.array([0.1]), np.array([0.2])]
-    assert np.isnan(statistics.stratified_bootstrap(statistics.mean_score, single).low)
+    for few in ([np.array([0.1])] * 6, [np.array([0.1, 0.2])] * 2):
+        assert np.isnan(statistics.stratified_bootstrap(statistics.mean_score, few).low)
     assert np.isnan(statistics.stratified_bootstrap(statistics.iqm_score, []).value)
 
 

@@ -44,6 +44,11 @@ def markdown(directory, plan):
     return as_markdown(document(results(directory, plan)))
 
 
+def drawn(panel):
+    with theme.drawing():
+        return theme.panel_figure(panel).axes[0]
+
+
 @pytest.fixture
 def suite(tmp_path):
     return make_suite(tmp_path, ["coinrun", "CartPole-v1"])
@@ -105,32 +110,40 @@ def test_scores_and_published_values_at_equal_steps(suite):
     assert coinrun.gap().value == pytest.approx(2.0)
     assert coinrun.scores("test") == pytest.approx([(6.25 - 5) / 5, (6.5 - 5) / 5])
     near = [run.episodes.returns[np.abs(run.episodes.step - 1e6) <= 150_000].mean() for run in members]
-    at_one_million, at_two_millions, *_ = map(coinrun.at_equal_steps, coinrun.published())
-    assert at_one_million == pytest.approx(np.mean(near)) and np.isnan(at_two_millions)
-    assert f"| 1M: {np.mean(near):.1f} / 7.9 |" in markdown(*suite)
+    assert f"| coinrun, 1M steps | {np.mean(near):.2f} | 7.90 |" in markdown(*suite)
+    assert "2M steps" not in markdown(*suite), "no run went so far"
     assert len(cartpole.scores("train")) == 0 and cartpole.returns("train").value == pytest.approx(8.375)
 
 
 def test_the_best_setting_leads(tmp_path):
-    directory, plan = make_suite(tmp_path, ["coinrun", "jumper"], ["plain", "better"])
+    directory, plan = make_suite(tmp_path, ["coinrun", "jumper"], ["plain", "better"], seeds=(1, 2, 3))
     result = results(directory, plan)
-    scores = [[(6.75 - 5) / 5, (7 - 5) / 5], [(6.75 - 1) / 9, (7 - 1) / 9]]
+    scores = [[(value - low) / (10 - low) for value in (6.75, 7.0, 7.25)] for low in (5, 1)]
     best, second, *_ = result.standings
     assert [each.name for each in result.standings[:2]] == ["better, unseen levels", "plain, unseen levels"]
     assert best.iqm.value == pytest.approx(float(statistics.iqm(np.ravel(scores))))
     assert best.estimate(statistics.optimality_gap).value == pytest.approx(1 - np.mean(scores))
     games, probability = improvement(best, second)
-    assert (games, probability.value) == (2, 1.0)
+    assert (games, probability.value) == (2, pytest.approx(8.5 / 9)), "one tie in nine pairs"
     assert headline(result).startswith(f"Best: better, IQM {best.iqm.value:.2f} (")
-    assert headline(result).endswith(
-        "on unseen levels; better than plain with probability 1.00 (1.00 to 1.00)"
-    )
+    shown = f"0.94 ({probability.low:.2f} to {probability.high:.2f})"
+    assert headline(result).endswith(f"on unseen levels; better than plain with probability {shown}")
     report = document(result)
-    assert [card.value for card in report.cards[:2]] == [f"{best.iqm.value:.2f}", "1.00"]
+    assert [card.value for card in report.cards[:2]] == [f"{best.iqm.value:.2f}", "0.94"]
     text = markdown(directory, plan)
-    assert "| better better than plain, unseen levels | 2 | 1.00 (1.00 to 1.00) |" in text
+    assert f"| better better than plain, unseen levels | 2 | {shown} |" in text
     assert text.index("| better, unseen levels |") < text.index("| plain, unseen levels |")
     assert "- better: --num-levels 200 --set training.seed=better" in text
+
+
+def test_below_five_runs_a_suite_shows_no_interval(tmp_path):
+    directory, plan = make_suite(tmp_path, ["coinrun", "jumper"], ["plain", "better"])
+    report = document(results(directory, plan))
+    assert report.headline == (
+        "No clear winner. Highest: better, IQM 0.52 on unseen levels; better than plain with probability 1.00"
+    )
+    assert report.cards[0].detail == "too few runs for an interval"
+    assert "each run" in [text.get_text() for text in drawn(report.panels[0]).get_legend().get_texts()]
 
 
 def test_without_a_clear_difference_there_is_no_winner(tmp_path):
@@ -154,8 +167,7 @@ def test_axes_fit_negative_scores(tmp_path):
         write_evaluation(directory / f"fruitbot-seed{seed}", {"train": -3.0, "test": -9.0 - seed})
     found = {panel.name: panel for panel in panels(results(directory, plan))}
     for name in ("iqm", "profile"):
-        with theme.drawing():
-            axes = theme.panel_figure(found[name]).axes[0]
+        axes = drawn(found[name])
         lowest = min(float(np.min(line.get_xdata())) for line in axes.lines)
         assert lowest < 0 and axes.get_xlim()[0] <= lowest, name
 
