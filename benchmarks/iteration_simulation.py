@@ -8,7 +8,6 @@ Caches, memory bandwidth and clock speeds are those of the measured machine.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from itertools import pairwise
@@ -27,8 +26,9 @@ from parallel_ppo.arguments import Parser, run
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Iteration, Pieces
 from parallel_ppo.printable import count, printable
+from parallel_ppo.records.trace import read_events
 from parallel_ppo.reports.runs import load_run, read_object
-from parallel_ppo.settings.layers import load_settings
+from parallel_ppo.settings.layers import load_settings, read_settings
 from parallel_ppo.training.worker_count import pieces_of
 
 MANY_CORES = Path(__file__).resolve().parents[1] / "config" / "ppo_many_cores.yaml"
@@ -53,7 +53,7 @@ def report(directory: Path) -> list[str]:
     if not summary:
         raise InputError(f"{directory} has no summary.json; expected the results of benchmarks/scaling.py")
     cores, warmup, sizes = summary["cores"], summary["warmup"], summary["sizes"]
-    settings = load_settings(file=directory / "config.yaml", flags={})
+    settings = read_settings(file=directory / "config.yaml", flags={})
     pieces, steps = pieces_of(settings), settings.sizes.steps_per_iteration
     alone = [SizedRun(load_run(path), 1, 1) for path in sorted((directory / "runs").glob("w1_r*/"))]
     full = max((row["world_size"] for row in sizes if row["has_cores"]), default=1)
@@ -195,9 +195,7 @@ def measured_costs(
 def traced(paths: Sequence[Path], warmup: int) -> Traced:
     found = Traced([], [], [], [])
     for path in paths:
-        events = [
-            event for event in json.loads(path.read_text())["traceEvents"] if event.get("cat") == "task"
-        ]
+        events = [event for event in read_events(path) if event.get("cat") == "task"]
         collects, microbatches, reduces = (
             [event for event in events if event["name"] == name] for name in ("collect", "gradient", "reduce")
         )

@@ -4,7 +4,6 @@ With a lag the workers collect the next rollout while the coordinator reduces, e
 the figure that shows it. Iterations that warm up are left out. --picture draws one iteration of each.
 """
 
-import json
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -20,6 +19,7 @@ from matplotlib.figure import Figure  # noqa: E402
 
 from parallel_ppo.arguments import Parser, run  # noqa: E402
 from parallel_ppo.exits import InputError  # noqa: E402
+from parallel_ppo.records.trace import read_events  # noqa: E402
 from parallel_ppo.reports import theme  # noqa: E402
 
 EXAMPLE = "tools/trace_idle.py runs/parallel-1/trace-1.json"
@@ -41,7 +41,7 @@ class PhaseIdle(NamedTuple):
 
 def idle_by_phase(path: Path, *, skip: int = 1) -> dict[str, PhaseIdle]:
     """`skip` iterations are left out at the start; an iteration begins with its phase `collect`."""
-    events = _events(path)
+    events = read_events(path)
     workers = sorted({e["tid"] for e in events if e["ph"] == "M"} - {COORDINATOR})
     phases = [e for e in events if e["ph"] == "X" and e["tid"] == COORDINATOR]
     starts = [e["ts"] for e in phases if e["name"] == "collect"]
@@ -62,13 +62,6 @@ def idle_by_phase(path: Path, *, skip: int = 1) -> dict[str, PhaseIdle]:
         for name, total in spent.items()
         if total
     }
-
-
-def _events(path: Path) -> list[dict[str, Any]]:
-    try:
-        return json.loads(path.read_text())["traceEvents"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: expected the file of a run with --trace ({error})") from None
 
 
 def _tasks(events: Iterable[dict[str, Any]], worker: int) -> list[Interval]:
@@ -104,7 +97,7 @@ def picture(paths: Sequence[Path], skip: int) -> Figure:
         body, figure = theme.headed_figure(11, 1.5 * len(paths) + 0.5, title=title, legend=legend)
         rows = body.subplots(len(paths), 1, squeeze=False, sharex=True).ravel()
         for axes, path in zip(rows, paths, strict=True):
-            _draw_iteration(axes, _events(path), skip, colors)
+            _draw_iteration(axes, read_events(path), skip, colors)
             axes.set_title(path.parent.name)
         rows[-1].set_xlabel("seconds")
     return figure

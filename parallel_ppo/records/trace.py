@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, Protocol
 
+from parallel_ppo.exits import InputError
 from parallel_ppo.records.timeline import DELEGATED, Phase
+from parallel_ppo.storage.files import Damaged, read_regular
 from parallel_ppo.workers.span import Span
 
 MAX_BYTES = 64_000_000  # viewers become slow beyond; hundreds of iterations fit
@@ -123,6 +125,23 @@ class ChromeTrace:
             os.pwrite(self.descriptor, TAIL.encode(), self.end)
             os.ftruncate(self.descriptor, self.end + len(TAIL))
         self.close()
+
+
+def read_events(path: Path) -> list[Event]:
+    """The events of a trace, which may have any content. InputError: it is none."""
+    try:
+        events = json.loads(read_regular(path, MAX_BYTES + len(TAIL)))["traceEvents"]
+        is_trace = isinstance(events, list) and all(map(_is_event, events))
+    except (Damaged, ValueError, LookupError, TypeError, RecursionError):
+        is_trace = False
+    if not is_trace:
+        raise InputError(f"{path}: expected the file of a run with --trace")
+    return events
+
+
+def _is_event(event: Event) -> bool:
+    numbers = ("tid",) if event["ph"] == "M" else ("tid", "ts", "dur")
+    return all(type(event[key]) in (int, float) for key in numbers) and isinstance(event["name"], str)
 
 
 def _named(track: int, name: str) -> list[Event]:

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks import iteration_simulation
 from benchmarks.iteration_simulation import Costs, costs_of, efficiencies, measured_costs, simulated_seconds
+from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Iteration, Pieces
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.training.worker_count import pieces_of
@@ -53,7 +54,7 @@ def trace_of(folder: Path, workers: int, microbatch: int) -> Path:
     events = []
 
     def add(name, worker, start, duration, **arguments):
-        event = {"cat": "task", "name": name, "tid": worker + 1, "ts": start, "dur": duration}
+        event = {"ph": "X", "cat": "task", "name": name, "tid": worker + 1, "ts": start, "dur": duration}
         events.append(event | {"args": arguments})
 
     for iteration in (0, 1):
@@ -99,3 +100,13 @@ def test_many_cores_have_their_shape_and_more_work_for_the_coordinator() -> None
     shape = pieces_of(settings)
     expected = seconds(costs, 1, 1, shape) / 128 / seconds(costs, 128, 128, shape)
     assert many[1].endswith(f"128: {expected:.0%}")
+
+
+def test_results_of_others_import_nothing(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "strange.py").write_text("open('imported', 'w').close()")
+    (tmp_path / "summary.json").write_text(json.dumps({"cores": 1, "warmup": 1, "sizes": []}))
+    (tmp_path / "config.yaml").write_text("env: {id: 'strange:Env-v0'}")
+    with pytest.raises(InputError):
+        iteration_simulation.report(tmp_path)
+    assert not (tmp_path / "imported").exists()

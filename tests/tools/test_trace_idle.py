@@ -1,5 +1,6 @@
 """The idle shares that a trace tells."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -39,9 +40,20 @@ def test_a_collect_that_goes_on_during_the_exchange_is_seen(tmp_path: Path) -> N
 
 
 def test_what_is_no_trace_or_too_short_is_said(tmp_path: Path) -> None:
-    (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(InputError, match=r"other\.json: expected the file of a run with --trace"):
-        idle_by_phase(tmp_path / "other.json")
+    other = tmp_path / "other.json"
+    for text in (
+        "{}",
+        "[1]",
+        "[" * 90_000,
+        '{"traceEvents": [{"ph": "X", "tid": 1, "name": "x", "ts": "soon"}]}',
+    ):
+        other.write_text(text)
+        with pytest.raises(InputError, match=r"other\.json: expected the file of a run with --trace"):
+            idle_by_phase(other)
+    other.unlink()
+    os.mkfifo(other)
+    with pytest.raises(InputError, match="expected the file of a run"):
+        idle_by_phase(other)
     with pytest.raises(InputError, match="too few iterations; trace at least 5"):
         idle_by_phase(write_trace(tmp_path / "short.json", lag=False), skip=3)
 
