@@ -1,6 +1,6 @@
-"""Text for a terminal: what comes from outside (errors, paths, the settings in a stranger's file), and
-counted things.
-"""
+"""Text for a terminal: untrusted text (errors, paths, settings of others), counts and lists."""
+
+from collections.abc import Sequence
 
 CONTROLS = {
     number: f"\\x{number:02x}" for number in (*range(0x20), *range(0x7F, 0xA0)) if chr(number) not in "\n\t"
@@ -8,9 +8,14 @@ CONTROLS = {
 
 
 def printable(text: str) -> str:
-    """No character that moves the cursor or starts an escape sequence; line ends and tabs stay."""
+    """Escapes control characters except newlines and tabs, so that text cannot move the cursor."""
     return text.translate(CONTROLS)
 
 
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def listed(names: Sequence[str], last: str) -> str:
+    """`a, b and c`, with `last` as the last conjunction."""
+    return f" {last} ".join(part for part in (", ".join(names[:-1]), names[-1]) if part)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
+from parallel_ppo.settings.kinds import ALGORITHM_KINDS
 from parallel_ppo.settings.schema import STOP_CONDITIONS, Settings
 
 DEFAULT_HOURS = 1.0

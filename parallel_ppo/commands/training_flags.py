@@ -23,7 +23,6 @@ from parallel_ppo.commands.budgets import with_budgets
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.layers import check_sections, load_settings, nearest
-from parallel_ppo.settings.procgen import CONFIGS
 from parallel_ppo.settings.schema import (
     STOP_CONDITIONS,
     EnvSettings,
@@ -195,10 +194,10 @@ def settings_from(arguments: argparse.Namespace, kind: str, report: Callable[[st
     if arguments.resume is not None:
         base = _saved_settings(arguments)
     if not base and file is None:
-        algorithm = flags.get("training.algorithm", "ppo")
-        file = shipped_config(flags.get("env.id"), kind, algorithm)
-        if file is not None and file.name not in CONFIGS.values():
-            report(f"using {file.relative_to(CONFIG.parent)} for {flags.get('env.id', algorithm)}")
+        env_id, algorithm = flags.get("env.id"), flags.get("training.algorithm", "ppo")
+        file = shipped_config(env_id, kind, algorithm)
+        if file is not None and (env_id is not None or algorithm != "ppo"):
+            report(f"using {file.relative_to(CONFIG.parent)} for {env_id or algorithm}")
     settings = load_settings(file=file, flags=flags, base=base)
     if "cluster.master_addr" in given and "cluster.nnodes" not in flags and settings.cluster.nnodes == 1:
         raise InputError("cluster.master_addr: is for several nodes; give their number with --nnodes")

@@ -11,7 +11,7 @@ from parallel_ppo.evaluation.policy_files import Filled, Weights
 from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.printable import printable
-from parallel_ppo.settings.env_families import family_of
+from parallel_ppo.settings.env_families import canonical, family_of
 from parallel_ppo.settings.schema import EnvSettings, Settings
 from parallel_ppo.workers.playing import LEVEL_SETS, has_unseen_levels
 
@@ -66,11 +66,10 @@ def chosen_env(saved: EnvSettings, env_id: str | None) -> EnvSettings:
     """Options are kept where another environment of the same family understands them."""
     if env_id is None:
         return saved
-    family = family_of(env_id)
-    canonical = family.canonical(env_id)
-    if canonical == saved.id:
+    name, family = canonical(env_id), family_of(env_id)
+    if name == saved.id:
         return saved
-    return family.with_id(saved if family is family_of(saved.id) else EnvSettings(), canonical)
+    return family.with_id(saved if family is family_of(saved.id) else EnvSettings(), name)
 
 
 def chosen_levels(text: str, env: EnvSettings) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from parallel_ppo.kernels.build import VARIANTS, BuildError, load
-from parallel_ppo.settings.networks import listed
+from parallel_ppo.printable import listed
 
 UNITS = 16  # of an MLP's hidden layers: a multiple of these
 MAX_FACTOR = 4  # of `training.width`

@@ -1,4 +1,4 @@
-/* The network for images up to 32x32 (`policies/small_image.py`): features from bytes, and the gradients of its parameters.
+/* The network for images up to 32x32 (`policies/trunks.py`): features from bytes, and the gradients of its parameters.
  *
  * One thread, no globals: the caller owns all memory. `parameters` and `gradients` are pointers in torch's order and layouts: kinds (weight,
  * bias), brightness (weight), each convolution (weight, bias), the linear layer (weight, bias).

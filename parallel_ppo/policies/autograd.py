@@ -1,4 +1,4 @@
-"""Any policy, differentiated by torch."""
+"""Any policy, differentiated by torch's autograd."""
 
 from typing import Any
 
@@ -27,9 +27,7 @@ class AutogradNetwork:
         pass
 
     def act(self, observation: Any, noise: np.ndarray) -> Acted:
-        output = self.infer(observation)
-        action, log_prob = heads.act(self.policy.spec.action, output.action, output.log_std, noise)
-        return Acted(action, log_prob, output.values.numpy())
+        return heads.acted(self.policy.spec.action, self.infer(observation), noise)
 
     def infer(self, observation: Any) -> Output:
         with torch.inference_mode():

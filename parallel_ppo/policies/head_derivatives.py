@@ -1,7 +1,6 @@
-"""`heads.evaluate` with its derivatives in the outputs written out; a test holds the two together.
+"""`heads.evaluate` with its derivatives written out; a test compares the two.
 
-In NumPy, because on a few hundred samples the calls cost more than the arithmetic. B samples, A action
-components, K outputs.
+In NumPy, because calls cost more than arithmetic on a few hundred samples. B samples, K outputs.
 """
 
 from typing import NamedTuple
@@ -16,7 +15,7 @@ class HeadDerivatives(NamedTuple):
     log_prob: np.ndarray  # [B]
     entropy: np.ndarray  # [B]
     log_prob_by_output: np.ndarray  # [B, K]
-    entropy_by_output: np.ndarray | None  # [B, K]; None where the outputs do not matter
+    entropy_by_output: np.ndarray | None  # [B, K]; None if the outputs do not matter
 
 
 def differentiate(
@@ -74,9 +73,7 @@ def by_outputs(
     by_log_prob: np.ndarray,
     by_entropy: np.float32,
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """A loss's derivatives in the outputs [B, K] and in `log_std` [K], from those in log-probability and
-    entropy.
-    """
+    """Derivatives by the outputs [B, K] and by `log_std` [K], from those by log-probability and entropy."""
     action = by_log_prob[:, None] * head.log_prob_by_output
     if head.entropy_by_output is not None and by_entropy:
         action += by_entropy * head.entropy_by_output

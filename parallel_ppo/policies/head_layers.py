@@ -1,7 +1,6 @@
-"""The action and the value head over a flat vector, of parameters or of gradients, for networks that need
-no autograd.
+"""Action and value head in a flat vector of parameters or of gradients, for networks without autograd.
 
-B samples, F features, K action outputs.
+B samples, F features, K action outputs, V values.
 """
 
 import numpy as np
@@ -32,23 +31,20 @@ class HeadLayers:
         return Output(action, self.log_std, values)
 
     def with_other_values(self, value: np.ndarray, features: Tensor) -> np.ndarray:
-        """[B, V] for a few samples of which the first value is known."""
+        """[B, V], when the first value is known."""
         if len(self.value_bias) == 1:
             return value[:, None]
         others = torch.addmv(self.value_bias[1], features, self.value_weight[1]).numpy()
         return np.stack((value, others), 1)
 
     def value_slope(self, gradient: OutputGradient, out: Tensor) -> None:
-        """The derivative in the features that the values are read from. One column and several take different
-        calls, which round differently.
-        """
+        """Writes the derivative by the value's features. One column and several need calls that round differently."""
         if gradient.values.shape[1] == 1:
             torch.mul(gradient.values, self.value_weight, out=out)
         else:
             torch.mm(value_rows(gradient).t(), self.value_weight, out=out)
 
     def write_gradients(self, gradient: OutputGradient, features: Tensor, value_features: Tensor) -> None:
-        """Into this vector, from the features that the heads read."""
         torch.mm(gradient.action.t(), features, out=self.action_weight)
         torch.sum(gradient.action, 0, out=self.action_bias)
         values = value_rows(gradient)

@@ -1,7 +1,7 @@
 """Action heads: from the network's outputs to actions, log-probabilities and entropies.
 
-B samples, A action components, K network outputs. Actions are float32 rows [B, A] whatever their kind.
-Noise is drawn beforehand from a keyed generator, so that an action is a pure function of its inputs.
+B samples, A action components, K network outputs. Actions of every kind are float32 rows [B, A]. Noise comes from
+a keyed generator, so an action is a pure function of its inputs.
 """
 
 import math
@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from parallel_ppo.envs.contract import ActionSpec
-from parallel_ppo.policies.network import Output
+from parallel_ppo.policies.network import Acted, Output
 
 HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
-NEVER = -1e8  # the logit of what a mask forbids: its probability and all its derivatives are exactly 0
+NEVER = -1e8  # the logit of a masked choice: its probability and all its derivatives are exactly 0
 
 
 class Evaluated(NamedTuple):
@@ -33,9 +33,7 @@ def num_outputs(spec: ActionSpec) -> int:
 
 
 def masked(output: Output, mask: Tensor | None) -> Output:
-    """Logits of which only those that the mask [B, K] allows are left. Its derivative in them is that of
-    the result.
-    """
+    """Only choices with a nonzero mask [B, K] keep their logits. Derivatives pass through unchanged."""
     return output if mask is None else output._replace(action=output.action.masked_fill(mask == 0, NEVER))
 
 
@@ -46,12 +44,14 @@ def draw_noise(spec: ActionSpec, generator: np.random.Generator, *shape: int) ->
     return generator.random(full, np.float32)
 
 
+def acted(spec: ActionSpec, output: Output, noise: np.ndarray) -> Acted:
+    return Acted(*act(spec, output.action, output.log_std, noise), output.values.numpy())
+
+
 def act(
     spec: ActionSpec, outputs: Tensor, log_std: Tensor | None, draws: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Actions [B, A] and their log-probabilities [B]. In NumPy: on a slice's few rows a call costs more
-    than its arithmetic.
-    """
+    """Actions [B, A] and log-probabilities [B], in NumPy because calls cost more than arithmetic on few rows."""
     rows = outputs.numpy()
     if spec.kind == "categorical":
         return _act_categorical(spec, rows, draws)

@@ -1,4 +1,4 @@
-"""A policy whose trunk runs on our own kernels, differentiated without autograd."""
+"""A policy for images on our own kernels."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ from parallel_ppo.policies.policy import Policy
 
 
 class NativeViews:
-    """Where the gradients of a microbatch go."""
+    """The gradients of a microbatch."""
 
     def __init__(self, policy: Policy, flat: Tensor) -> None:
         self.heads = HeadLayers(policy, flat)
@@ -36,7 +36,7 @@ class NativeCnn:
         self.native = NativeTrunk(network, policy.spec.observation_shape, factor=factor)
         self.heads = HeadLayers(policy, parameters)
         self.trunk = list(policy.trunk.parameters())
-        self.step: tuple[int, ...] | None = None  # whose weights are laid out; None: for inference
+        self.step: tuple[int, ...] | None = None  # the step whose weights are packed; None: inference
         self.kept: Kept | None = None
         self.fast_heads = None
         if policy.spec.action.kind == "categorical":
@@ -49,7 +49,7 @@ class NativeCnn:
         self.step = None
 
     def begin_step(self, step: tuple[int, ...]) -> None:
-        """Weights are laid out once for all microbatches of a step."""
+        """Packs the weights once for all microbatches of a step."""
         if step != self.step:
             self.native.load(self.trunk, training=True)
             self.step = step
@@ -59,9 +59,7 @@ class NativeCnn:
         if self.fast_heads is not None:
             action, log_prob, value = self.fast_heads.act(features, noise)
             return Acted(action, log_prob, self.heads.with_other_values(value, features))
-        output = self.heads.outputs(features, features)
-        action, log_prob = heads.act(self.policy.spec.action, output.action, output.log_std, noise)
-        return Acted(action, log_prob, output.values.numpy())
+        return heads.acted(self.policy.spec.action, self.heads.outputs(features, features), noise)
 
     def infer(self, observation: Tensor) -> Output:
         features = self.native.features(observation)

@@ -1,9 +1,7 @@
-"""A policy of two MLPs on our own kernels, differentiated without autograd: one call for a forward pass, a
-backward pass or an action.
+"""A policy of two MLPs on our own kernels: one call for a forward pass, a backward pass or an action.
 
-B samples, N inputs, K outputs, V values (of rewards and, where there is curiosity, of its own), A action
-components. For a given batch shape the result is the same bits on every call, in every process and for every
-instruction set.
+B samples, N inputs, K outputs, V values (the second is curiosity's), A action components. A batch shape gives the
+same bits on every call, in every process and for every instruction set.
 """
 
 import ctypes
@@ -24,7 +22,7 @@ from parallel_ppo.policies.policy import Policy
 
 
 class MlpViews(NamedTuple):
-    """Where the gradients of a microbatch go."""
+    """The gradients of a microbatch."""
 
     tensors: list[Tensor]  # in the order of the kernels
     pointers: Any
@@ -32,17 +30,15 @@ class MlpViews(NamedTuple):
 
 
 class Space(NamedTuple):
-    """For batches of one size, allocated at the first."""
+    """Buffers for batches of one size."""
 
-    kept: Tensor  # what a forward pass keeps for the backward pass
-    outputs: Tensor  # room for outputs that only the kernels read
+    kept: Tensor  # written by a forward pass, read by the backward pass
+    outputs: Tensor  # outputs that only the kernels read
     kept_at: int
     outputs_at: int
 
 
 class NativeMlp:
-    """For one process. The parameters are read in place."""
-
     takes_loss_gradient = True
 
     def __init__(self, policy: Policy, parameters: Tensor) -> None:
@@ -73,33 +69,38 @@ class NativeMlp:
         self.packed = allocate(self.library.mlp_packed_floats(self.address))
         self.native.packed = self.packed.data_ptr()
         self.spaces: dict[tuple[int, ...], Space] = {}  # by the shape of the observation
-        self.step: tuple[int, ...] | None = None  # whose weights are laid out; None: for inference
-        self.observation: Tensor | None = None  # of the last `forward`
+        self.step: tuple[int, ...] | None = None  # the step whose weights are packed; None: inference
+        self.observation: Tensor | None = None  # the last `forward`
 
     def begin_inference(self) -> None:
         self.library.mlp_pack(self.address)
         self.step = None
 
     def begin_step(self, step: tuple[int, ...]) -> None:
-        """Weights are laid out once for all microbatches of a step."""
+        """Packs the weights once for all microbatches of a step."""
         if step != self.step:
             self.library.mlp_pack(self.address)
             self.step = step
 
     def act(self, observation: Tensor, noise: np.ndarray) -> Acted:
         if self.policy.spec.action.kind == "bernoulli":
-            output = self.infer(observation)
-            action, log_prob = heads.act(self.policy.spec.action, output.action, output.log_std, noise)
-            return Acted(action, log_prob, output.values.numpy())
+            return heads.acted(self.policy.spec.action, self.infer(observation), noise)
         observation = observation.contiguous()
         space, (num_samples, components) = self.space(observation), noise.shape
         assert num_samples == len(observation)
         result = np.empty((1 + self.num_values + components, num_samples), np.float32)
         at, row = address_of(result), 4 * num_samples
         self.library.mlp_act(
-            self.address, observation.data_ptr(), num_samples, space.kept_at, space.outputs_at,
-            address_of(noise), at + (1 + self.num_values) * row, at, at + row,
-        )  # fmt: skip
+            self.address,
+            observation.data_ptr(),
+            num_samples,
+            space.kept_at,
+            space.outputs_at,
+            address_of(noise),
+            at + (1 + self.num_values) * row,
+            at,
+            at + row,
+        )
         action = result[1 + self.num_values :].reshape(num_samples, components)
         values = result[1 : 1 + self.num_values].reshape(num_samples, self.num_values)
         return Acted(action, result[0], values)
@@ -110,9 +111,13 @@ class NativeMlp:
         action = new_floats(num_samples, self.num_outputs)
         values = new_floats(num_samples, self.num_values)
         self.library.mlp_forward(
-            self.address, observation.data_ptr(), num_samples, space.kept_at, action.data_ptr(),
+            self.address,
+            observation.data_ptr(),
+            num_samples,
+            space.kept_at,
+            action.data_ptr(),
             values.data_ptr(),
-        )  # fmt: skip
+        )
         return Output(action, self.log_std, values)
 
     def forward(self, observation: Tensor) -> Output:
@@ -127,9 +132,14 @@ class NativeMlp:
         assert by_value.shape == (num_samples, self.num_values)
         assert by_action.dtype == by_value.dtype == torch.float32
         self.library.mlp_backward(
-            self.address, self.observation.data_ptr(), num_samples, self.space(self.observation).kept_at,
-            by_action.data_ptr(), by_value.data_ptr(), into.pointers,
-        )  # fmt: skip
+            self.address,
+            self.observation.data_ptr(),
+            num_samples,
+            self.space(self.observation).kept_at,
+            by_action.data_ptr(),
+            by_value.data_ptr(),
+            into.pointers,
+        )
         if into.log_std is not None:
             assert gradient.log_std is not None
             into.log_std.copy_(gradient.log_std)
@@ -141,7 +151,7 @@ class NativeMlp:
         return MlpViews(tensors, self.pointers_to(tensors), named.get("log_std"))
 
     def offsets(self, flat: Tensor) -> tuple[list[int], int | None]:
-        """Where each parameter begins in a flat vector, in the order of the kernels; and `log_std`."""
+        """The start of each parameter in a flat vector, in the order of the kernels, and of `log_std`."""
         named = views(self.policy, flat)
         begins = {name: (view.data_ptr() - flat.data_ptr()) // 4 for name, view in named.items()}
         return [begins[name] for name in _in_order(named)], begins.get("log_std")
@@ -165,6 +175,6 @@ class NativeMlp:
 
 
 def _in_order(named: dict[str, Tensor]) -> dict[str, Tensor]:
-    """As the kernels take them; without log_std."""
+    """In the order of the kernels, without log_std."""
     prefixes = "trunk.", "value_trunk.", "action_head.", "value_head."
     return {name: view for prefix in prefixes for name, view in named.items() if name.startswith(prefix)}

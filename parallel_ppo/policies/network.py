@@ -1,8 +1,7 @@
-"""What a worker knows of a network: how it acts, and how it is differentiated. B samples, A action
-components, K outputs, V values.
+"""The interface of a network: how it acts and how it is differentiated.
 
-Four ways to compute one: `autograd.py` (any policy), `stacked_mlp.py` (MLPs), `native_mlp.py` and
-`native_cnn.py` (on our own kernels).
+`autograd.py` computes any policy, `stacked_mlp.py` MLPs, `native_mlp.py` and `native_cnn.py` use our own kernels.
+B samples, A action components, K outputs, V values.
 """
 
 from typing import Any, NamedTuple, Protocol
@@ -12,13 +11,11 @@ from torch import Tensor
 
 
 class Output(NamedTuple):
-    """What a policy says of observations, and (as `OutputGradient`) the derivatives of a loss in just
-    these numbers.
-    """
+    """The outputs of a policy, or (as `OutputGradient`) the derivatives of a loss by them."""
 
     action: Tensor  # [B, K] logits, or means
     log_std: Tensor | None  # [K] of a Gaussian head
-    values: Tensor  # [B, V] of the rewards, and of curiosity's where these have a value head
+    values: Tensor  # [B, V] of rewards and, if it has a value head, of curiosity
 
     @property
     def value(self) -> Tensor:
@@ -36,15 +33,15 @@ class Acted(NamedTuple):
 
 
 class Network(Protocol):
-    """`observation` is what `Actor.prepare` makes of rows of the rollout."""
+    """`observation` comes from `Actor.prepare`."""
 
-    takes_loss_gradient: bool  # the derivative that an algorithm writes out, not that of its `loss`
+    takes_loss_gradient: bool  # use the algorithm's `loss_gradient` instead of differentiating its `loss`
 
     def begin_inference(self) -> None:
-        """The parameters may have changed: to be called before `act` and `infer`."""
+        """Must be called before `act` and `infer` if the parameters may have changed."""
 
     def begin_step(self, step: tuple[int, ...]) -> None:
-        """The parameters of this optimizer step, for `forward` and `backward`; called once for each microbatch."""
+        """Must be called before `forward` of each microbatch; the parameters are those of this optimizer step."""
 
     def act(self, observation: Any, noise: np.ndarray) -> Acted: ...
 
@@ -55,9 +52,7 @@ class Network(Protocol):
         """Keeps what `backward` needs."""
 
     def backward(self, gradient: OutputGradient, into: Any) -> None:
-        """Overwrites every parameter's gradient, of the last `forward`. `into` is what `gradient_views`
-        made.
-        """
+        """Writes every parameter's gradient for the last `forward`; `into` comes from `gradient_views`."""
 
     def gradient_views(self, flat: Tensor) -> Any:
-        """Where the gradients lie in a flat vector."""
+        """The gradients of all parameters in a flat vector."""

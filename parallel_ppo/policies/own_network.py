@@ -1,8 +1,6 @@
-"""A network of a user's own (`training.policy: module:Class`): how it is made, and what it must keep to
-be trained exactly.
+"""A network of the user (`training.policy: module:Class`): how it is made, and the rules that keep training exact.
 
-Any torch module from observations to features, made with (height, width, channels) or (num_inputs,). B
-rows, F features.
+It is any torch module from observations to features, made with (height, width, channels) or (num_inputs,).
 """
 
 from collections.abc import Callable, Iterator
@@ -15,11 +13,11 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.settings.named_code import find
 
 KEY = "training.policy"
-ALONE_TOLERANCE = 1e-3  # of a row computed alone; kernels round differently in batches of other shapes
+ALONE_TOLERANCE = 1e-3  # for a row computed alone: kernels round differently for other batch shapes
 
 
 def maker(path: str) -> Callable[..., nn.Module]:
-    """Makes trunks as our own are made: on the CPU, and knowing how many features they give."""
+    """Like the classes of `trunks.py`: makes trunks on the CPU that have `num_features`."""
     found = find(KEY, path)
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise InputError(f"{KEY}: {path} is not a class derived from torch.nn.Module")
@@ -52,13 +50,9 @@ def _run(trunk: nn.Module, observation: Any, path: str) -> Tensor:
         raise InputError(f"{KEY}: {path} cannot read the observations ({_words(error)})") from None
     if not isinstance(features, Tensor) or features.dim() != 2 or features.dtype != torch.float32:
         found = (
-            f"{features.dtype} of shape {tuple(features.shape)}"
-            if isinstance(features, Tensor)
-            else type(features)
+            f"{features.dtype} {tuple(features.shape)}" if isinstance(features, Tensor) else type(features)
         )
-        raise InputError(
-            f"{KEY}: {path} returned {found}; expected a float32 tensor of shape (batch, features)"
-        )
+        raise InputError(f"{KEY}: {path} returned {found}; expected a float32 tensor (batch, features)")
     return features
 
 
@@ -67,9 +61,7 @@ def _words(error: Exception) -> str:
 
 
 def check(path: str, trunk: nn.Module, observation: Any, drawn: Callable[[int], nn.Module]) -> None:
-    """One line for the first thing that would make training it inexact. `drawn` makes trunks with initial
-    weights.
-    """
+    """InputError for the first rule that the network breaks. `drawn` makes trunks with initial weights."""
     for problem in _problems(path, trunk, observation, drawn):
         raise InputError(f"{KEY}: {path} {problem}")
 
@@ -87,20 +79,19 @@ def _problems(
             yield f"has the frozen parameter {name}; register it as a buffer"
     first, again, other = drawn(1), drawn(1), drawn(2)
     if not _same(first.parameters(), again.parameters()):
-        yield "draws other initial weights each time it is made; draw them with torch alone"
+        yield "draws different initial weights each time it is made; draw them with torch alone"
     before = [buffer.clone() for buffer in trunk.buffers()]
     features, second = _run(trunk, observation, path), _run(trunk, observation, path)
     if not _same(before, trunk.buffers()):
-        yield "changes its buffers when it runs (batch normalisation?); use layers without running statistics"
+        yield "changes its buffers when it runs (batch normalization?); use layers without running statistics"
     if not _same(first.buffers(), other.buffers()):
         yield "has buffers with random values; make them parameters or draw them from a fixed seed"
     if not torch.equal(features, second):
-        yield "gives the same observations other features each time (dropout?); it must be deterministic"
+        yield "gives the same observations different features each time (dropout?); it must be deterministic"
     alone = [_run(trunk, _row(observation, index), path) for index in range(len(features))]
     if not torch.allclose(torch.cat(alone), features, ALONE_TOLERANCE, ALONE_TOLERANCE):
         yield (
-            "gives an observation other features beside other observations (batch normalisation?); rows must"
-            " not mix"
+            "gives an observation different features in another batch (batch normalization?); rows must not mix"
         )
     slopes = torch.autograd.grad(features.sum(), list(parameters.values()), allow_unused=True)
     for name, slope in zip(parameters, slopes, strict=True):

@@ -1,5 +1,4 @@
-"""A policy's parameters as one flat vector: where each lies, how they are hashed, and how they are first
-drawn.
+"""A policy's parameters as one flat vector: layout, hash and initial values.
 
 Initial weights come from keyed NumPy draws on one thread, so they depend on the seed alone.
 """
@@ -15,7 +14,7 @@ from parallel_ppo.keyed import generator, integer_seed
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.storage.array_files import bytes_of
 
-ALIGNMENT = 16  # floats: every parameter starts on a cache line, in every process alike
+ALIGNMENT = 16  # floats: every parameter starts on a cache line
 LARGE = 1 << 24  # weights of a layer
 HEAD_GAINS = {"action_head.weight": 0.01, "value_head.weight": 1.0}
 
@@ -29,7 +28,7 @@ def num_flat(policy: nn.Module) -> int:
 
 
 def views(policy: nn.Module, flat: Tensor) -> dict[str, Tensor]:
-    """Each parameter's place in a flat vector, by name."""
+    """Each parameter as a view of a flat vector, by name."""
     result, offset = {}, 0
     for name, parameter in policy.named_parameters():
         result[name] = flat[offset : offset + parameter.numel()].view(parameter.shape)
@@ -38,13 +37,13 @@ def views(policy: nn.Module, flat: Tensor) -> dict[str, Tensor]:
 
 
 def bind(policy: nn.Module, flat: Tensor) -> None:
-    """Let the policy's parameters live in `flat`."""
+    """Makes the policy's parameters views of `flat`."""
     for name, view in views(policy, flat).items():
         policy.get_parameter(name).data = view
 
 
 def sha256(policy: nn.Module, flat: Tensor) -> str:
-    """Over names, shapes and contiguous float32 bytes in name order."""
+    """Hashes names, shapes and float32 bytes in the order of names."""
     digest = hashlib.sha256()
     for name, view in sorted(views(policy, flat).items()):
         digest.update(f"{name}{tuple(view.shape)}".encode())
@@ -55,8 +54,8 @@ def sha256(policy: nn.Module, flat: Tensor) -> str:
 # --- initial weights ----------------------------------------------------------------------------------------
 
 
-def initialise(policy: Policy, flat: Tensor, seed: int) -> None:
-    """Heads are orthogonal with gains 0.01 and 1; trunks as the table of networks says."""
+def initialize(policy: Policy, flat: Tensor, seed: int) -> None:
+    """Heads are orthogonal with gains 0.01 and 1; `NetworkKind.initial` decides for trunks."""
     flat.zero_()
     own: dict[str, Tensor] = {}
     if policy.kind.initial == "own":
@@ -81,7 +80,7 @@ def _fan_in(policy: Policy, name: str) -> int:
 def orthogonal(shape: tuple[int, ...], gain: float, draws: np.random.Generator) -> np.ndarray:
     rows, columns = shape[0], int(np.prod(shape[1:]))
     normal = draws.standard_normal((max(rows, columns), min(rows, columns)))
-    if normal.size > LARGE:  # the same matrix but for its last digits, much sooner
+    if normal.size > LARGE:  # much faster, and equal except for the last digits
         q = normal @ np.linalg.inv(np.linalg.cholesky(normal.T @ normal)).T
     else:
         q, r = np.linalg.qr(normal)

@@ -1,4 +1,4 @@
-"""A policy as a torch module: trunk(s), an action head and a value head. How it is computed: `network.py`."""
+"""A policy as a torch module: trunk(s), an action head and a value head; `network.py` lists how it is computed."""
 
 import functools
 import importlib
@@ -9,11 +9,10 @@ from torch import Tensor, nn
 
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.policies import heads
-from parallel_ppo.policies.mixed import Mixed
-from parallel_ppo.policies.mlp import Mlp
 from parallel_ppo.policies.network import Output
 from parallel_ppo.policies.own_network import maker
-from parallel_ppo.settings.networks import NetworkKind, network_kind
+from parallel_ppo.policies.trunks import Mixed, Mlp
+from parallel_ppo.settings.kinds import NetworkKind, network_kind
 from parallel_ppo.settings.schema import Settings
 
 
@@ -31,26 +30,23 @@ class Policy(nn.Module):
         self.log_std = nn.Parameter(torch.zeros(spec.action.sizes[0])) if is_gaussian else None
 
     def forward(self, observation: Any) -> Output:
-        """`observation` as `Actor.prepare` returns it."""
         features = self.trunk(observation)
         value_features = features if self.value_trunk is None else self.value_trunk(observation)
         return Output(self.action_head(features), self.log_std, self.value_head(value_features))
 
     def draws_by_fan_in(self, name: str) -> bool:
-        """Of a mixed trunk, only the images' networks are drawn as their kind says."""
+        """In a mixed trunk, this applies to the networks of images only."""
         prefix = "trunk.images." if isinstance(self.trunk, Mixed) else "trunk."
         return self.kind.initial == "fan_in" and name.startswith(prefix)
 
     def drawn_trunk(self, seed: int) -> Any:
-        """Another trunk, with the weights that its constructor draws."""
+        """A new trunk with the weights that its constructor draws."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return self.new_trunk()
 
     def forget_layouts(self) -> None:
-        """The parameters have changed: trunks that keep weights in a layout for inference lay them out
-        anew.
-        """
+        """Must be called after the parameters change: some trunks keep weights in a layout for inference."""
         for module in self.modules():
             forget = getattr(module, "forget", None)
             if forget is not None:
@@ -73,9 +69,7 @@ def _trunk(kind: NetworkKind, settings: Settings, spec: EnvSpec) -> Any:
 
 
 class Preparation:
-    """Rows of the rollout -> what a network reads: images in channels-last float, vectors normalised, or a
-    list of both.
-    """
+    """Turns rows of the rollout into a network's input: float images, normalized vectors, or a list of both."""
 
     def __init__(self, settings: Settings, spec: EnvSpec, mean: Tensor, scale: Tensor) -> None:
         self.spec, self.mean, self.scale = spec, mean, scale

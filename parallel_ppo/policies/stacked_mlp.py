@@ -1,8 +1,7 @@
-"""The two MLPs of a vector policy as one batched network with its backward pass written out.
+"""The two MLPs of a vector policy as one batched network, with its backward pass written out.
 
-For small networks the time goes into calls, not arithmetic: policy and value network are evaluated
-together as one batch of two. The views lie over the flat parameter vector, so nothing is copied.
-B samples, N inputs, H hidden units, K action outputs; the leading 2 is policy and value.
+Small networks spend their time in calls, so the policy and value network are computed as one batch of two. The
+weights are views of the flat parameter vector. B samples; the leading 2 is policy and value.
 """
 
 import numpy as np
@@ -17,7 +16,7 @@ from parallel_ppo.policies.policy import Policy
 
 
 class StackedViews:
-    """The parameters of both networks, layer by layer, over a flat vector (of parameters or of gradients)."""
+    """The layers of both networks in a flat vector of parameters or of gradients."""
 
     def __init__(self, policy: Policy, flat: Tensor) -> None:
         named = views(policy, flat)
@@ -29,7 +28,7 @@ class StackedViews:
 
 
 def _stacked(named: dict[str, Tensor], flat: Tensor, name: str) -> Tensor:
-    """Both networks have the same layers, so one stride leads from each parameter to its counterpart."""
+    """Both networks have the same layers, so one stride separates each parameter from its counterpart."""
     first, second = named[f"trunk.{name}"], named[f"value_trunk.{name}"]
     between = second.storage_offset() - first.storage_offset()
     return flat.as_strided((2, *first.shape), (between, *first.stride()), first.storage_offset())
@@ -43,7 +42,7 @@ class StackedMlp:
         self.policy = policy
         self.at = StackedViews(policy, parameters)
         self.transposed = [weight.transpose(1, 2) for weight in self.at.weights]
-        self.layers: list[Tensor] = []  # of the last `forward`
+        self.layers: list[Tensor] = []  # the last `forward`
 
     def begin_inference(self) -> None:
         pass
@@ -52,9 +51,7 @@ class StackedMlp:
         pass
 
     def act(self, observation: Tensor, noise: np.ndarray) -> Acted:
-        output = self.infer(observation)
-        action, log_prob = heads.act(self.policy.spec.action, output.action, output.log_std, noise)
-        return Acted(action, log_prob, output.values.numpy())
+        return heads.acted(self.policy.spec.action, self.infer(observation), noise)
 
     def infer(self, observation: Tensor) -> Output:
         return self.at.heads.outputs(*self._hidden(observation)[-1].unbind())

@@ -1,10 +1,10 @@
-"""The table of families of environments. All that the rest of the project asks about a family is here and,
-for environments that exist, in its module of `envs/` (`envs/families.py`).
-"""
+"""The table of kinds of environments: names, options and rules. `envs/families.py` makes the environments."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from parallel_ppo.arguments import shortened
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings import gymnasium, procgen
 from parallel_ppo.settings.schema import EnvSettings, Settings
@@ -14,26 +14,27 @@ class EnvFamily(Protocol):
     """A module such as `procgen.py`."""
 
     NAME: str
-    MODULE: str  # in `envs/`
-    HAS_LEVELS: bool  # numbered levels, which are known to be solved or not
+    EXAMPLE: str  # for messages
+    MODULE: str  # its environments, in `envs/`
+    HAS_LEVELS: bool  # numbered levels that can be solved
 
     @property
     def OPTIONS(self) -> Sequence[str]:
-        """Keys of the section `env` that other families do not read."""
+        """Keys of the section `env` that only this family reads."""
         ...
+
+    def names(self) -> Iterable[str]: ...
 
     def recognizes(self, env_id: str) -> bool: ...
 
-    def canonical(self, env_id: str) -> str:
-        """The spelling that is saved and compared; InputError for an unknown name."""
+    def canonical(self, env_id: str) -> str | None:
+        """The spelling that is saved and compared; None for an unknown name."""
         ...
 
-    def short_name(self, env_id: str) -> str:
-        """For people."""
-        ...
+    def short_name(self, env_id: str) -> str: ...
 
     def names_code(self, env_id: str) -> bool:
-        """Whether the name can make `canonical` import a module of the user."""
+        """True if `canonical` may import a module of the user."""
         ...
 
     def config_name(self, env_id: str, kind: str, algorithm: str) -> str:
@@ -41,30 +42,41 @@ class EnvFamily(Protocol):
         ...
 
     def with_id(self, saved: EnvSettings, env_id: str) -> EnvSettings:
-        """Settings of another environment of this family, to evaluate a policy in."""
+        """Settings for evaluating a policy in another environment of this family."""
         ...
 
     def check(self, settings: Settings) -> None:
-        """Raises InputError for options that are invalid or do not fit together."""
+        """InputError for options that are invalid or do not fit together."""
         ...
 
 
-PROCGEN: EnvFamily = procgen
-GYMNASIUM: EnvFamily = gymnasium
-FAMILIES = (PROCGEN, GYMNASIUM)  # the first that recognizes a name
+FAMILIES: tuple[EnvFamily, ...] = (procgen, gymnasium)  # the first that recognizes a name
 
 
 def family_of(env_id: str) -> EnvFamily:
     return next(family for family in FAMILIES if family.recognizes(env_id))
 
 
-def check_options(env: EnvSettings) -> None:
-    """Options of other families must have their defaults."""
+def canonical(env_id: str) -> str:
+    found = family_of(env_id).canonical(env_id)
+    if found is not None:
+        return found
+    known = [name for family in FAMILIES for name in family.names()]
+    close = difflib.get_close_matches(env_id.rpartition(":")[2], known, n=1, cutoff=0.6)
+    examples = " or ".join(family.EXAMPLE for family in FAMILIES)
+    hint = f"did you mean {close[0]!r}?" if close else f"expected {examples}"
+    raise InputError(f"env.id: no environment is called {shortened(env_id)!r}; {hint}")
+
+
+def check_env(settings: Settings) -> None:
+    """The rules of this family. Options of other families must have their defaults."""
+    env, fields = settings.env, EnvSettings.model_fields
     for family in FAMILIES:
         if family is family_of(env.id):
+            family.check(settings)
             continue
         for option in family.OPTIONS:
-            value, default = getattr(env, option), EnvSettings.model_fields[option].default
+            value, default = getattr(env, option), fields[option].default
             is_resolved = default == "auto" and value is False
             if value != default and not is_resolved:
                 raise InputError(

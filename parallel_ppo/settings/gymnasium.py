@@ -1,21 +1,25 @@
-"""Gymnasium as a family of environments (`env_families.py`): its names, options and rules."""
+"""Gymnasium as a kind of environment (`env_families.py`): names, options and rules."""
 
-import difflib
+from collections.abc import Iterable
 
-from parallel_ppo.arguments import shortened
-from parallel_ppo.exits import InputError
-from parallel_ppo.settings import procgen
 from parallel_ppo.settings.named_code import import_for
 from parallel_ppo.settings.schema import EnvSettings, Settings
 
 NAME = "Gymnasium"
+EXAMPLE = "a registered Gymnasium id such as CartPole-v1"
 MODULE = "parallel_ppo.envs.gymnasium"
 HAS_LEVELS = False
 OPTIONS = ("kwargs", "wrappers", "fresh_objects", "action_masks")
 
 
+def names() -> Iterable[str]:
+    import gymnasium
+
+    return gymnasium.registry
+
+
 def recognizes(env_id: str) -> bool:
-    """The family of all names that no other family recognizes."""
+    """True: this family is the last."""
     return True
 
 
@@ -23,23 +27,11 @@ def short_name(env_id: str) -> str:
     return env_id
 
 
-def canonical(env_id: str) -> str:
-    """The same name. Imports the module in front of the colon, which registers the environment or contains its
-    class.
-    """
-    import gymnasium
-
+def canonical(env_id: str) -> str | None:
+    """Imports the module before the colon, which registers the environment or contains its class."""
     module, _, name = env_id.rpartition(":")
     holder = import_for("env.id", module, env_id) if module else None
-    if name in gymnasium.registry or callable(getattr(holder, name, None)):
-        return env_id
-    close = difflib.get_close_matches(name, [*procgen.GAMES, *gymnasium.registry], n=1, cutoff=0.6)
-    hint = (
-        f"did you mean {close[0]!r}?"
-        if close
-        else "expected a Procgen game such as coinrun or a registered Gymnasium id such as CartPole-v1"
-    )
-    raise InputError(f"env.id: no environment is called {shortened(env_id)!r}; {hint}")
+    return env_id if name in names() or callable(getattr(holder, name, None)) else None
 
 
 def names_code(env_id: str) -> bool:
@@ -52,7 +44,7 @@ def config_name(env_id: str, kind: str, algorithm: str) -> str:
 
 
 def with_id(saved: EnvSettings, env_id: str) -> EnvSettings:
-    """Another environment takes other arguments."""
+    """Another environment takes different arguments."""
     return EnvSettings(id=env_id)
 
 

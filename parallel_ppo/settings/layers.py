@@ -1,7 +1,6 @@
-"""YAML and flags -> settings that are valid together, or one line that names the key, what was given and
-what would do.
+"""Settings from YAML and flags, or one line that names the key, the value and what was expected.
 
-Order of layers: defaults < file < flags.
+Flags override the file, which overrides the defaults.
 """
 
 import difflib
@@ -11,9 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from parallel_ppo.arguments import shortened
 from parallel_ppo.exits import InputError
-from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
-from parallel_ppo.settings.curiosity import curiosity_defaults
+from parallel_ppo.settings.kinds import ALGORITHM_KINDS, curiosity_defaults
 from parallel_ppo.settings.rules import checked
 from parallel_ppo.settings.schema import EnvSettings, Settings, TrainingSettings
 from parallel_ppo.settings.yaml_files import read_yaml
@@ -22,16 +21,16 @@ from parallel_ppo.settings.yaml_files import read_yaml
 def load_settings(
     *, file: Path | None, flags: dict[str, Any], base: dict[str, Any] | None = None
 ) -> Settings:
-    """Settings that are valid together. Imports the module that `env.id` names."""
+    """Settings that are valid together. May import the module that `env.id` names."""
     return checked(read_settings(file=file, flags=flags, base=base))
 
 
 def read_settings(
     *, file: Path | None, flags: dict[str, Any], base: dict[str, Any] | None = None
 ) -> Settings:
-    """Settings whose fields are valid one by one: for input from others, because nothing is imported.
+    """Settings whose fields are valid one by one. Imports nothing, so it is safe for untrusted input.
 
-    `flags` maps dotted keys to values. `base` is a layer below the file (a script's own defaults).
+    `flags` maps dotted keys to values. `base` is a layer below the file.
     """
     merged: dict[str, dict[str, Any]] = {}
     for source, layer in (
@@ -52,13 +51,11 @@ def read_settings(
 
 
 def _fill_in_algorithm(merged: dict[str, dict[str, Any]]) -> None:
-    """What the chosen algorithm says where nobody else does."""
     training, env = merged.setdefault("training", {}), merged.get("env", {})
     kind = ALGORITHM_KINDS.get(str(training.get("algorithm", "ppo")))
-    if kind is None or not isinstance(training, dict) or not isinstance(env, dict):
-        return  # told by the validation that follows
-    for key, value in kind.defaults.items():
-        training.setdefault(key, value)
+    if kind is None:
+        return  # the validation that follows reports it
+    merged["training"] = training = kind.defaults | training
     if kind.single_pass and "batch_size" not in training:
         num_envs = env.get("num_envs", EnvSettings.model_fields["num_envs"].default)
         n_steps = training.get("n_steps", TrainingSettings.model_fields["n_steps"].default)
@@ -67,14 +64,12 @@ def _fill_in_algorithm(merged: dict[str, dict[str, Any]]) -> None:
 
 
 def _fill_in_curiosity(merged: dict[str, dict[str, Any]]) -> None:
-    """What the chosen curiosity says where nobody else does."""
-    section = merged.setdefault("curiosity", {})
-    for key, value in curiosity_defaults(str(section.get("kind")), section.get("combine")).items():
-        section.setdefault(key, value)
+    section = merged.get("curiosity", {})
+    merged["curiosity"] = curiosity_defaults(str(section.get("kind")), section.get("combine")) | section
 
 
 def _merge(below: dict[str, Any], values: dict[str, Any]) -> None:
-    """`kwargs.x` sets one argument of the environment and keeps the others."""
+    """The key `kwargs.x` sets one argument of the environment and keeps the others."""
     for key, value in values.items():
         name, _, argument = str(key).partition(".")
         if name == "kwargs" and argument:
@@ -94,25 +89,17 @@ def nested(flat: dict[str, Any]) -> dict[str, dict[str, Any]]:
 def check_sections(layer: dict[str, Any], source: str) -> None:
     for section, values in layer.items():
         if section not in Settings.model_fields:
-            where = _section_of(str(section))
-            hint = (
-                f"; it belongs in the section '{where}'"
-                if where
-                else nearest(str(section), list(Settings.model_fields))
-            )
+            hint = _place_of(str(section), list(Settings.model_fields))
             raise InputError(f"{source}: unknown section {repr(section)[:80]}{hint}")
-        if values is not None and not isinstance(values, dict):
+        if not isinstance(values, dict | None):
             raise InputError(
-                f"{source}: the section '{section}' must hold keys and values, got {repr(values)[:80]}"
+                f"{source}: the section '{section}' must have keys and values, got {repr(values)[:80]}"
             )
-    for section in [name for name, values in layer.items() if values is None]:
-        layer[section] = {}
+    layer.update({section: {} for section, values in layer.items() if values is None})
 
 
 def _resolve_node_workers(layer: dict[str, Any], source: str) -> dict[str, Any]:
-    """`cluster.num_workers` is another name, within its own layer, for `parallel.num_workers`: both are
-    per node.
-    """
+    """Within a layer, `cluster.num_workers` is another name for `parallel.num_workers`."""
     cluster, parallel = layer.get("cluster", {}), layer.get("parallel", {})
     workers = cluster.get("num_workers")
     if workers is None:
@@ -120,14 +107,14 @@ def _resolve_node_workers(layer: dict[str, Any], source: str) -> dict[str, Any]:
     if "num_workers" in parallel and parallel["num_workers"] != workers:
         raise InputError(
             f"cluster.num_workers: is {workers!r}, but parallel.num_workers is {parallel['num_workers']!r}"
-            f" ({source}); both are the workers of one node, give one of the two"
+            f" ({source}); both are the workers of one node, so remove one"
         )
     kept = {key: value for key, value in cluster.items() if key != "num_workers"}
     return layer | {"cluster": kept, "parallel": parallel | {"num_workers": workers}}
 
 
 def _resolve_envs_per_worker(layer: dict[str, Any], source: str) -> dict[str, Any]:
-    """`num_envs_per_worker` is a convenience: within its own layer it becomes `env.num_envs`."""
+    """Within a layer, `parallel.num_envs_per_worker` becomes `env.num_envs`."""
     parallel, env = layer.get("parallel", {}), layer.get("env", {})
     per_worker = parallel.get("num_envs_per_worker")
     if per_worker is None:
@@ -135,14 +122,14 @@ def _resolve_envs_per_worker(layer: dict[str, Any], source: str) -> dict[str, An
     workers = parallel.get("num_workers")
     if not isinstance(workers, int) or not isinstance(per_worker, int):
         raise InputError(
-            f"parallel.num_envs_per_worker: needs a number in parallel.num_workers beside it ({source}), got"
-            f" {workers!r}; or give env.num_envs"
+            f"parallel.num_envs_per_worker: needs a number in parallel.num_workers ({source}), got {workers!r};"
+            " or use env.num_envs"
         )
     total = workers * per_worker
     if env.get("num_envs", total) != total:
         raise InputError(
             f"parallel.num_envs_per_worker: {workers} workers x {per_worker} = {total} environments, but"
-            f" env.num_envs is {env['num_envs']} ({source}); give one of the two"
+            f" env.num_envs is {env['num_envs']} ({source}); remove one"
         )
     kept = {key: value for key, value in parallel.items() if key != "num_envs_per_worker"}
     return layer | {"parallel": kept, "env": env | {"num_envs": total}}
@@ -155,32 +142,28 @@ def nearest(name: str, known: list[str], *, hint_only: bool = False) -> str:
     return f"; did you mean {close[0]!r}?" if close else f"; known are {', '.join(known)}"
 
 
-def _section_of(key: str) -> str | None:
+def _place_of(key: str, known: list[str]) -> str:
+    """The section of a key that is in the wrong place, or the nearest of the known names."""
     for section, field in Settings.model_fields.items():
         if key in field.annotation.model_fields:  # type: ignore[union-attr]
-            return section
-    return None
+            return f"; it belongs in the section '{section}'"
+    return nearest(key, known)
 
 
 def _explain(error: ValidationError) -> str:
-    """The first problem as one line: key, what was given, what was expected."""
+    """The first problem as one line: key, value, and what was expected."""
     problem = error.errors()[0]
     location = [str(part) for part in problem["loc"]]
     section = location[0]
     known = Settings.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
     key = ".".join(location[:2])
     if problem["type"] == "extra_forbidden":
-        elsewhere = _section_of(location[1])
-        hint = (
-            f"; it belongs in the section '{elsewhere}'" if elsewhere else nearest(location[1], list(known))
-        )
-        return f"{key}: unknown key{hint}"
+        return f"{key}: unknown key{_place_of(location[1], list(known))}"
     expected = "; or ".join(
         dict.fromkeys(
-            re.sub(r"^value error, .*: expected", "expected", p["msg"][0].lower() + p["msg"][1:])
+            re.sub(r"^value error, (.*: )?expected", "expected", p["msg"][0].lower() + p["msg"][1:])
             for p in error.errors()
             if [str(x) for x in p["loc"][:2]] == location[:2]
         )
     )
-    shown = repr(problem["input"])
-    return f"{key}: got {shown if len(shown) < 80 else shown[:77] + '...'}; {expected}"
+    return f"{key}: got {shortened(repr(problem['input']))}; {expected}"

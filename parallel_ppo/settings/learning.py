@@ -1,7 +1,6 @@
-"""Which settings decide what is learned: the fields of the schema that are not marked `NotLearning`.
+"""The settings that decide what is learned: the fields of the schema that are not marked `NotLearning`.
 
-Everything here works on plain data as well, so the config.yaml of a stranger can be compared without
-importing any code that it names.
+Plain data suffices, so an untrusted config.yaml is compared without importing the code that it names.
 """
 
 from collections.abc import Mapping
@@ -11,8 +10,8 @@ from parallel_ppo.settings.schema import SCHEDULE_ENDS, Learning, NotLearning, S
 
 
 def learning_values(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The learning settings in the parsed content of a config.yaml, by dotted key; keys that are missing
-    have their defaults. Unknown keys of a learning section count: another version may have written them.
+    """The learning settings of a parsed config.yaml, by dotted key, with defaults for missing keys. Unknown keys
+    of a learning section count, because another version may have written them.
     """
     values = {}
     for section, section_field in Settings.model_fields.items():
@@ -29,7 +28,7 @@ def learning_values(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def learning_settings(settings: Settings) -> dict[str, Any]:
-    """By dotted key; derived sizes replace their automatic values."""
+    """The learning settings by dotted key; derived sizes replace automatic values."""
     return learning_values(settings.model_dump()) | {
         "env.slice_envs": settings.sizes.slice_envs,
         "training.lane_samples": max(settings.sizes.microbatch_sizes),
@@ -37,7 +36,7 @@ def learning_settings(settings: Settings) -> dict[str, Any]:
 
 
 def learning_sections(settings: Settings) -> dict[str, dict[str, Any]]:
-    """The learning settings as sections of a config.yaml."""
+    """The learning settings in the form of a config.yaml."""
     sections: dict[str, dict[str, Any]] = {}
     for dotted, value in learning_values(settings.model_dump()).items():
         section, _, key = dotted.partition(".")
@@ -46,7 +45,7 @@ def learning_sections(settings: Settings) -> dict[str, dict[str, Any]]:
 
 
 def only_learning(settings: Settings) -> Settings:
-    """The same settings with the defaults of every key that does not decide what is learned."""
+    """The same settings with defaults for all keys that do not decide what is learned."""
     return Settings.model_validate(learning_sections(settings))
 
 
@@ -57,7 +56,7 @@ def first_difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | 
 
 
 def changed_learning_setting(saved: Settings, given: Settings) -> str | None:
-    """One line naming the first learning setting that a resume must not change but did, or None."""
+    """A line that names a learning setting which differs and must not change on resume, or None."""
     was, now = (
         {key: value for key, value in learning_settings(settings).items() if key not in SCHEDULE_ENDS}
         for settings in (saved, given)
@@ -65,13 +64,10 @@ def changed_learning_setting(saved: Settings, given: Settings) -> str | None:
     key = first_difference(was, now)
     if key is None:
         return None
-    return (
-        f"{key}: is {was[key]!r} in the saved run and cannot become {now[key]!r} on resume; start a new run"
-        " to change it"
-    )
+    return f"{key}: is {was[key]!r} in the saved run and cannot change to {now[key]!r}; start a new run"
 
 
 def changed_schedule(saved: Settings, given: Settings) -> dict[str, tuple[Any, Any]]:
-    """The ends of schedules that differ: before and now, by key."""
+    """The ends of schedules that differ, by key: before and now."""
     was, now = learning_settings(saved), learning_settings(given)
     return {key: (was[key], now[key]) for key in SCHEDULE_ENDS if was[key] != now[key]}

@@ -1,4 +1,4 @@
-"""Code that settings name (`module:name`): environments, wrappers, networks, callbacks."""
+"""Imports code that settings name as `module:name`: environments, wrappers, networks, callbacks."""
 
 import importlib
 import os
@@ -10,9 +10,9 @@ from parallel_ppo.storage import working_folder
 
 
 def import_for(key: str, module: str, path: str) -> Any:
-    """The module that `path`, the value of `key`, names; one line says why there is none."""
+    """Imports the module of `path`, the value of `key`; every failure is an InputError."""
     if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())  # last: nothing here can take the place of an installed package
+        sys.path.append(os.getcwd())  # last, so that no file here shadows an installed package
     try:
         with working_folder.importing(module):
             return importlib.import_module(module)
@@ -21,13 +21,12 @@ def import_for(key: str, module: str, path: str) -> Any:
             raise
         detail = " ".join(str(error).split())[:200]
         raise InputError(
-            f"{key}: cannot import {module!r} for {path!r} ({type(error).__name__}: {detail}); "
-            "run from the folder that holds it or put that folder on PYTHONPATH"
+            f"{key}: cannot import {module!r} for {path!r} ({type(error).__name__}: {detail}); run from the"
+            " folder that contains it, or add that folder to PYTHONPATH"
         ) from None
 
 
 def find(key: str, path: str) -> Any:
-    """What `module:name` stands for."""
     module, _, name = path.rpartition(":")
     if not module or not name:
         raise InputError(f"{key}: got {path!r}; expected module:Class")

@@ -1,20 +1,20 @@
-"""Procgen as a family of environments (`env_families.py`): its names, options and rules."""
+"""Procgen as a kind of environment (`env_families.py`): names, options and rules."""
 
-import difflib
+from collections.abc import Iterable
 
-from parallel_ppo.arguments import shortened
 from parallel_ppo.exits import InputError
-from parallel_ppo.settings.networks import network_kind, that_read
+from parallel_ppo.settings.kinds import network_kind, that_read
 from parallel_ppo.settings.schema import EnvSettings, Settings
 
 NAME = "Procgen"
+EXAMPLE = "a Procgen game such as coinrun"
 MODULE = "parallel_ppo.envs.procgen"
 HAS_LEVELS = True
 GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
     "heist", "jumper", "leaper", "maze", "miner", "ninja", "plunder", "starpilot",
 )  # fmt: skip
-# All have easy and hard levels. Asked for a mode that a game does not have, Procgen ends the process.
+# All games have easy and hard levels. Procgen ends the process if a game does not have the mode.
 GAMES_WITH_MODE = {
     "extreme": ("chaser", "dodgeball", "leaper", "starpilot"),
     "memory": ("caveflyer", "dodgeball", "heist", "jumper", "maze", "miner"),
@@ -35,12 +35,16 @@ CONFIGS = {
 }
 
 
+def names() -> Iterable[str]:
+    return [*GAMES, *(f"procgen-{game}-v0" for game in GAMES)]
+
+
 def recognizes(env_id: str) -> bool:
     return env_id.startswith("procgen") or env_id in GAMES
 
 
 def game_name(env_id: str) -> str | None:
-    """`coinrun` for any spelling of that game; None for other names."""
+    """`coinrun` for every spelling of that game; None for an unknown name."""
     name = env_id.removeprefix("procgen:")
     name = name.removeprefix("procgen-").removesuffix("-v0") if name.startswith("procgen-") else name
     return name if name in GAMES else None
@@ -50,14 +54,9 @@ def short_name(env_id: str) -> str:
     return game_name(env_id) or env_id
 
 
-def canonical(env_id: str) -> str:
+def canonical(env_id: str) -> str | None:
     game = game_name(env_id)
-    if game is not None:
-        return f"procgen:procgen-{game}-v0"
-    name, spellings = env_id.removeprefix("procgen:"), [*GAMES, *(f"procgen-{game}-v0" for game in GAMES)]
-    close = difflib.get_close_matches(name, spellings, n=1, cutoff=0.6)
-    hint = f"did you mean {close[0]!r}?" if close else f"the games are {', '.join(GAMES)}"
-    raise InputError(f"env.id: {shortened(env_id)!r} is not a Procgen game; {hint}")
+    return f"procgen:procgen-{game}-v0" if game is not None else None
 
 
 def names_code(env_id: str) -> bool:
@@ -69,7 +68,7 @@ def config_name(env_id: str, kind: str, algorithm: str) -> str:
 
 
 def with_id(saved: EnvSettings, env_id: str) -> EnvSettings:
-    """Another game keeps the options."""
+    """Another game takes the same options."""
     _check_mode(env_id, saved.distribution_mode)
     return saved.model_copy(update={"id": env_id})
 
@@ -83,7 +82,7 @@ def check(settings: Settings) -> None:
         )
     if env.start_level + env.num_levels > MAX_LEVEL:
         raise InputError(
-            f"env.start_level: the last level would be {env.start_level + env.num_levels - 1:,}; levels end at"
+            f"env.start_level: the last level would be {env.start_level + env.num_levels - 1:,}; the largest is"
             f" {MAX_LEVEL - 1:,}"
         )
     if policy != "auto" and network_kind(policy).reads == "vectors":
@@ -93,6 +92,10 @@ def check(settings: Settings) -> None:
         )
     if env.level_sampler == "plr":
         _check_prioritized(env)
+        return
+    for option in SAMPLER_OPTIONS:
+        if getattr(env, option) != EnvSettings.model_fields[option].default:
+            raise InputError(f"env.{option}: has no effect unless env.level_sampler is plr; remove it")
 
 
 def _check_mode(env_id: str, distribution_mode: str) -> None:
@@ -107,9 +110,8 @@ def _check_mode(env_id: str, distribution_mode: str) -> None:
 def _check_prioritized(env: EnvSettings) -> None:
     if not 0 < env.num_levels <= MAX_SCORED_LEVELS:
         raise InputError(
-            f"env.level_sampler: plr keeps a score for each level, and env.num_levels is {env.num_levels}"
-            f"{'' if env.num_levels else ' (all of them)'}; expected 1 to {MAX_SCORED_LEVELS}, such as"
-            " --num-levels 200"
+            f"env.level_sampler: plr keeps a score for each level, so env.num_levels must be 1 to"
+            f" {MAX_SCORED_LEVELS}, such as 200; got {env.num_levels}"
         )
     if env.use_sequential_levels:
         raise InputError("env.use_sequential_levels: cannot be combined with env.level_sampler=plr")

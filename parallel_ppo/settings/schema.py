@@ -1,11 +1,13 @@
 """All settings, and the sizes that follow from them. `layers.py` makes settings from files and flags.
 
-Settings that change what is learned are saved, must agree between nodes, and cannot change on resume
-(`learning.py`). The marks say which these are: a field without a mark is like its section.
+Settings that decide what is learned are saved with the run, must agree between nodes, and cannot change on resume
+(`learning.py`). The marks `Learning` and `NotLearning` state which they are; an unmarked field is like its section.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -13,10 +15,14 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.fields import FieldInfo
 
 from parallel_ppo.arguments import hours
-from parallel_ppo.settings.algorithms import ALGORITHM_KINDS, checked_algorithm
-from parallel_ppo.settings.augmentations import checked_augmentation
-from parallel_ppo.settings.curiosity import checked_curiosity, predictor_samples
-from parallel_ppo.settings.networks import NetworkKind, checked_policy, network_kind
+from parallel_ppo.settings.kinds import (
+    ALGORITHM_KINDS,
+    AUGMENTATION_KINDS,
+    CURIOSITY_KINDS,
+    NetworkKind,
+    checked_policy,
+    network_kind,
+)
 
 
 def _whole(value: Any) -> Any:
@@ -27,11 +33,25 @@ def _hours(value: Any) -> Any:
     return float(hours(value)) if isinstance(value, str) else value
 
 
-Positive = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**18)]  # 1e6 is a whole number too
+def _one_of(names: Collection[str]) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in names:
+            raise ValueError(f"expected {', '.join(names)}")
+        return name
+
+    return AfterValidator(check)
+
+
+Positive = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**18)]  # accepts 1e6
 PositiveFloat = Annotated[float, Field(gt=0)]
-Hours = Annotated[float, BeforeValidator(_hours), Field(gt=0)]  # 5m, 1.5h
+Hours = Annotated[float, BeforeValidator(_hours), Field(gt=0)]  # accepts 5m, 1.5h
 Fraction = Annotated[float, Field(ge=0, le=1)]
 AtLeastZero = Annotated[float, Field(ge=0)]
+Width = Annotated[int, Field(ge=1, le=65536)]  # units of a layer
+Nodes = Annotated[int, Field(ge=1, le=4096)]  # or workers
+Level = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Timeout = Annotated[float, Field(ge=1, le=86400)]
+Name = Annotated[str, Field(min_length=1)]
 
 
 class Learning:
@@ -43,14 +63,14 @@ class NotLearning:
 
 
 def setting(default: Any, description: str, *, shown: str | None = None) -> Any:
-    """A field of a section. The first sentence of its description is the help of its flag, the whole is in
-    docs/configuration.md, where `shown` replaces the default.
+    """A field. The first sentence of its description is the help of its flag; docs/configuration.md shows all of
+    it, and `shown` instead of the default.
     """
     return Field(default, description=description, json_schema_extra={"shown": shown} if shown else None)
 
 
 def shown_default(field: FieldInfo) -> str:
-    """As docs/configuration.md shows it."""
+    """The default as docs/configuration.md shows it."""
     extra, default = field.json_schema_extra, field.default
     if isinstance(extra, dict):
         return str(extra["shown"])
@@ -84,10 +104,8 @@ class EnvSettings(Section):
         "easy",
         "Procgen: kind of levels: easy or hard; some games also have extreme, memory or exploration.",
     )
-    num_levels: Annotated[int, Field(ge=0, le=2**31 - 1)] = setting(
-        0, "Procgen: number of training levels, 0 for all."
-    )
-    start_level: Annotated[int, Field(ge=0, le=2**31 - 1)] = setting(0, "Procgen: first training level.")
+    num_levels: Level = setting(0, "Procgen: number of training levels, 0 for all.")
+    start_level: Level = setting(0, "Procgen: first training level.")
     use_sequential_levels: bool = setting(False, "Procgen: play the levels in order.")
     level_sampler: Literal["uniform", "plr"] = setting(
         "uniform",
@@ -124,10 +142,9 @@ class TrainingSettings(Section):
         " of the iteration that comes closest to it.",
         shown="1 hour if `total_timesteps` is not set either",
     )
-    algorithm: Annotated[str, AfterValidator(checked_algorithm)] = setting(
+    algorithm: Annotated[str, _one_of(ALGORITHM_KINDS)] = setting(
         "ppo",
-        "ppo, a2c, a3c, impala or appo. Each has defaults of its own for keys that neither a file nor a flag"
-        " sets.",
+        "ppo, a2c, a3c, impala or appo. Each sets its own defaults for keys that neither a file nor a flag sets.",
     )
     num_actors: Positive | None = setting(
         None,
@@ -162,7 +179,7 @@ class TrainingSettings(Section):
         " small_image for images up to 32 x 32, impala for larger ones, mlp for vectors; for observations"
         " with both, one of each.",
     )
-    hidden_sizes: Annotated[list[Annotated[int, Field(ge=1, le=65536)]], Field(max_length=64)] = setting(
+    hidden_sizes: Annotated[list[Width], Field(max_length=64)] = setting(
         [64, 64], "Sizes of the hidden layers of the MLP."
     )
     width: Annotated[float, Field(gt=0, le=32)] = setting(
@@ -267,7 +284,7 @@ class TrainingSettings(Section):
         False, "Vectors: normalize by the running mean and deviation, which are updated between iterations."
     )
     observation_clip: PositiveFloat = setting(10.0, "Limit of normalized observations.")
-    augmentation: Annotated[str, AfterValidator(checked_augmentation)] = setting(
+    augmentation: Annotated[str, _one_of(("none", *AUGMENTATION_KINDS))] = setting(
         "none",
         "Image augmentation of DrAC: none, crop, color_jitter, cutout, cutout_color, grayscale, flip, rotate"
         " or random_conv.",
@@ -276,7 +293,7 @@ class TrainingSettings(Section):
 
 
 class CuriositySettings(Section):
-    kind: Annotated[str, AfterValidator(checked_curiosity)] = setting(
+    kind: Annotated[str, _one_of(CURIOSITY_KINDS)] = setting(
         "none", "Intrinsic rewards: none, rnd, icm or ngu."
     )
     combine: Literal["advantage", "reward"] = setting(
@@ -309,16 +326,14 @@ class CuriositySettings(Section):
     frame_channels: Positive | None = setting(
         None, "Channels of one frame if images stack several frames.", shown="3 if possible, else 1"
     )
-    num_outputs: Annotated[int, Field(ge=1, le=65536)] | None = setting(
+    num_outputs: Width | None = setting(
         None, "Outputs of the fixed random network.", shown="images: 512; vectors: 64"
     )
-    hidden_size: Annotated[int, Field(ge=1, le=65536)] = setting(
-        128, "Size of the hidden layers for vectors and for images below 36 x 36."
-    )
+    hidden_size: Width = setting(128, "Size of the hidden layers for vectors and for images below 36 x 36.")
     icm_inverse_weight: AtLeastZero = setting(0.8, "Weight of the inverse model's loss.")
     icm_forward_weight: AtLeastZero = setting(0.2, "Weight of the forward model's loss.")
     icm_loss_scale: PositiveFloat = setting(10.0, "Factor of both losses.")
-    ngu_embedding: Annotated[int, Field(ge=1, le=65536)] = setting(32, "Size of an embedding.")
+    ngu_embedding: Width = setting(32, "Size of an embedding.")
     ngu_memory: Annotated[int, Field(ge=1, le=10**9)] = setting(
         2048, "Embeddings in an episode's memory; new ones replace the oldest."
     )
@@ -346,7 +361,7 @@ class CuriositySettings(Section):
 
 
 class ParallelSettings(Section):
-    num_workers: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] = setting(
+    num_workers: Nodes | Literal["auto"] = setting(
         "auto",
         "Worker processes; the parameters do not depend on them. `auto`: one per usable core, but no more than"
         " can be used at once, and none at all for work that is too small.",
@@ -378,7 +393,7 @@ class HardwareSettings(Section):
     buffers: Literal["memory", "file"] = setting(
         "memory", "Where rollouts are kept: memory, or file if they are larger than the memory."
     )
-    buffer_directory: Annotated[str, Field(min_length=1)] | None = setting(
+    buffer_directory: Name | None = setting(
         None, "With `buffers: file`, a directory on a disk with enough free space."
     )
 
@@ -397,8 +412,6 @@ class LoggingSettings(Section):
 
 
 class EvaluationSettings(Section):
-    """Episodes during training that are only observed."""
-
     interval: Positive | None = setting(None, "Iterations between evaluations; none: no evaluation.")
     num_episodes: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
         32, "Episodes on each set of levels (training and unseen)."
@@ -410,12 +423,12 @@ class EvaluationSettings(Section):
 
 
 class ClusterSettings(Section):
-    nnodes: Annotated[int, Field(ge=1, le=4096)] = setting(
+    nnodes: Nodes = setting(
         1,
         "Number of nodes, at most one per slice. Taken from torchrun, SLURM or Open MPI if they started the"
         " process.",
     )
-    num_workers: Annotated[int, Field(ge=1, le=4096)] | Literal["auto"] | None = setting(
+    num_workers: Nodes | Literal["auto"] | None = setting(
         None, "Another name for `parallel.num_workers`, the workers of each node."
     )
     distributed_backend: Literal["gloo"] = setting("gloo", "gloo is the only one.")
@@ -424,21 +437,19 @@ class ClusterSettings(Section):
         "How nodes add gradients: tree (bit-identical for any number of nodes) or gloo (faster, but the last"
         " bits depend on the number of nodes, and `summary.json` has `bit_exact: false`).",
     )
-    master_addr: Annotated[str, Field(min_length=1)] = setting(
+    master_addr: Name = setting(
         "127.0.0.1", "Address of node 0 on the private network; it listens on this address only."
     )
     master_port: Annotated[int, Field(ge=1, le=65535)] = setting(29500, "Port of node 0.")
-    interface: Annotated[str, Field(min_length=1)] | None = setting(
+    interface: Name | None = setting(
         None, "Network interface.", shown="`GLOO_SOCKET_IFNAME`, else the one that leads to node 0"
     )
-    timeout: Annotated[float, Field(ge=1, le=86400)] = setting(
+    timeout: Timeout = setting(
         120.0,
         "Seconds without a message after which a node counts as lost (exit code 6). Must be longer than one"
         " collection phase.",
     )
-    join_timeout: Annotated[float, Field(ge=1, le=86400)] = setting(
-        300.0, "Seconds to wait for all nodes at the start (exit code 6)."
-    )
+    join_timeout: Timeout = setting(300.0, "Seconds to wait for all nodes at the start (exit code 6).")
     allow_different_nodes: bool = setting(
         False,
         "Continue if nodes round differently (NumPy, kernels, instruction set), with `bit_exact: false`.",
@@ -446,8 +457,6 @@ class ClusterSettings(Section):
 
 
 class Settings(Section):
-    """The resolved configuration of a run."""
-
     env: EnvSettings = EnvSettings()
     training: TrainingSettings = TrainingSettings()
     curiosity: CuriositySettings = CuriositySettings()
@@ -463,12 +472,12 @@ class Settings(Section):
 
     def changed(self, section: str, **values: Any) -> Settings:
         copy = self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
-        copy.__dict__.pop("sizes", None)  # a copy takes cached values along, and the sizes may change
+        copy.__dict__.pop("sizes", None)  # the copy contains cached values
         return copy
 
 
 class Sizes(NamedTuple):
-    """What follows from the settings alone. T steps, E envs, S slices."""
+    """The sizes that follow from the settings alone."""
 
     num_steps: int
     num_envs: int
@@ -478,46 +487,43 @@ class Sizes(NamedTuple):
     num_minibatches: int
     batch_size: int
     slice_samples: int  # of one slice in one minibatch
-    microbatch_sizes: tuple[int, ...]  # which add up to `slice_samples`
+    microbatch_sizes: tuple[int, ...]  # they add up to `slice_samples`
     steps_per_iteration: int
     lag: int = 0  # iterations by which collection may run ahead of the update
-    num_actors: int = 0  # slices that learn with parameters of their own, in turn; 0: all learn together
-    predictor_samples: tuple[
-        int, ...
-    ] = ()  # of each of a slice's microbatches: they train curiosity's predictors
+    num_actors: int = 0  # a3c: slices that learn in turn, each with its own parameters
+    predictor_samples: tuple[int, ...] = ()  # curiosity: samples of each microbatch of a slice
 
     @property
     def num_rollouts(self) -> int:
-        """Rollouts that are kept at once: the one that is learned from, and those collected ahead."""
+        """The rollout of the update and those collected ahead of it."""
         return self.lag + 1
 
     @property
     def num_slots(self) -> int:
-        """Saved starts of iterations: of every rollout in the rollouts, and of the one after."""
+        """Saved starts: one for each rollout kept, and the next one."""
         return self.lag + 2
 
     @property
     def num_versions(self) -> int:
-        """Older parameters that collection acts with; none where it acts with those of the update."""
+        """Older parameters kept for collection; 0 if it uses those of the update."""
         return self.num_actors or (self.lag + 1 if self.lag else 0)
 
     def version_row(self, slice_index: int, iteration: int) -> int:
-        """Where the parameters lie that this slice collects iteration `iteration` with."""
+        """The version with which this slice collects this iteration."""
         assert self.num_versions
         return slice_index if self.num_actors else max(0, iteration - self.lag) % self.num_versions
 
     @property
     def learned_together(self) -> int:
-        """Samples that one gradient step is a mean over."""
-        return self.batch_size // self.num_actors if self.num_actors else self.batch_size
+        """Samples of one optimizer step."""
+        return self.batch_size // max(1, self.num_actors)
 
     @property
     def num_optimizer_steps(self) -> int:
-        """Of an update."""
+        """Optimizer steps of one update."""
         return self.num_epochs * self.num_minibatches * max(1, self.num_actors)
 
     def epoch_and_minibatch(self, step: int) -> tuple[int, int]:
-        """Of an optimizer step of an update."""
         return (0, 0) if self.num_actors else divmod(step, self.num_minibatches)
 
     @property
@@ -526,7 +532,7 @@ class Sizes(NamedTuple):
 
     @property
     def predictor_microbatches(self) -> int:
-        """Of a slice, the first ones: those with samples that train curiosity's predictors."""
+        """Microbatches of a slice that train curiosity's predictors; they come first."""
         return sum(samples > 0 for samples in self.predictor_samples)
 
     @property
@@ -538,7 +544,7 @@ class Sizes(NamedTuple):
 DEFAULT_SLICE = 8
 MAX_MICROBATCHES = 1 << 16
 STOP_CONDITIONS = ("total_timesteps", "duration")
-# May change on resume, and are recorded then.
+# These may change on resume; run.json records the change.
 SCHEDULE_ENDS = ("training.schedule_steps", "training.schedule_hours")
 
 
@@ -550,18 +556,30 @@ def derive_sizes(settings: Settings) -> Sizes:
         slice_envs = max(1, env.num_envs // training.num_actors)
     num_slices, total = env.num_envs // slice_envs, env.num_envs * training.n_steps
     samples = training.batch_size // num_slices
-    microbatch = training.lane_samples or _kind(training.policy).default_microbatch or samples
-    count = min(-(-samples // max(microbatch, 1)), MAX_MICROBATCHES)  # more are refused by `_check_batch`
+    most = training.lane_samples or _kind(training.policy).default_microbatch or samples
+    count = min(-(-samples // max(most, 1)), MAX_MICROBATCHES)  # `rules.py` refuses more
     microbatches = tuple(samples // count + (index < samples % count) for index in range(count))
-    return Sizes(training.n_steps, env.num_envs, slice_envs, num_slices, training.n_epochs,
-        total // training.batch_size,
-                 training.batch_size, samples, microbatches, total, training.lag,
-                 num_slices if in_turn else 0,
-                 predictor_samples(microbatches, curiosity.update_share) if curiosity.is_curious else ())  # fmt: skip
+    return Sizes(
+        num_steps=training.n_steps,
+        num_envs=env.num_envs,
+        slice_envs=slice_envs,
+        num_slices=num_slices,
+        num_epochs=training.n_epochs,
+        num_minibatches=total // training.batch_size,
+        batch_size=training.batch_size,
+        slice_samples=samples,
+        microbatch_sizes=microbatches,
+        steps_per_iteration=total,
+        lag=training.lag,
+        num_actors=num_slices if in_turn else 0,
+        predictor_samples=(
+            predictor_samples(microbatches, curiosity.update_share) if curiosity.is_curious else ()
+        ),
+    )
 
 
 def _default_slice(env: EnvSettings, training: TrainingSettings) -> int:
-    """The network's own, if as many slices can share a minibatch evenly."""
+    """The network's default, if that many slices can share a minibatch evenly."""
     chosen = largest_slice(env.num_envs, _kind(training.policy).default_slice)
     if training.batch_size % (env.num_envs // chosen):
         return largest_slice(env.num_envs)
@@ -573,5 +591,17 @@ def largest_slice(num_envs: int, most: int = DEFAULT_SLICE) -> int:
 
 
 def _kind(policy: str) -> NetworkKind:
-    """`auto` is resolved before anything is collected; until then it counts as a network for images."""
+    """Counts `auto` as a network for images; it is resolved before anything is collected."""
     return network_kind("impala" if policy == "auto" else policy)
+
+
+def predictor_samples(microbatch_sizes: Sequence[int], share: float) -> tuple[int, ...]:
+    """The samples of each of a slice's microbatches that train the predictors: the first ones.
+
+    Samples are in random order, so the first are as good as any, and whole microbatches cost less than parts.
+    """
+    left, found = max(1, math.floor(share * sum(microbatch_sizes) + 0.5)), list[int]()
+    for size in microbatch_sizes:
+        found.append(min(size, left))
+        left -= found[-1]
+    return tuple(found)

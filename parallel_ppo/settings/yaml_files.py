@@ -1,4 +1,4 @@
-"""YAML from outside and back: bounded, without anchors, and told in one line where it is wrong."""
+"""Reads untrusted YAML (bounded, without anchors, one line per error), and writes settings."""
 
 import re
 from pathlib import Path
@@ -15,9 +15,7 @@ MAX_DEPTH = 50
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML in which 5e-4 is a number (1.1 reads it as text), a key stands once, and an integer fits 64
-    bits.
-    """
+    """YAML in which 5e-4 is a number (in YAML 1.1 it is text), keys are unique, and integers fit 64 bits."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
@@ -26,8 +24,7 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
                 first = lines[key.value]
                 raise InputError(
-                    f"{self.name}: the key {key.value[:80]!r} stands twice, in lines {first} and {line};"
-                    " keep one"
+                    f"{self.name}: duplicate key {key.value[:80]!r} (lines {first} and {line}); remove one"
                 )
         return super().construct_mapping(node, deep)
 
@@ -49,9 +46,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         text = read_regular(path, MAX_CONFIG_BYTES).decode("utf-8")
     except Damaged as problem:
         if not path.exists():
-            raise InputError(
-                f"{path}: no such configuration file; see config/ for the shipped ones"
-            ) from None
+            raise InputError(f"{path}: no such configuration file; config/ has examples") from None
         raise InputError(f"{problem}; expected a configuration file") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: cannot be read ({error})") from None
@@ -66,26 +61,24 @@ def read_yaml(path: Path) -> dict[str, Any]:
 
 
 def parse_value(text: str, source: str) -> Any:
-    """YAML from outside: what it says, or one line that begins with `source`."""
+    """The value of untrusted YAML; an error begins with `source`."""
     if _depth(text) > MAX_DEPTH:
         raise InputError(f"{source}: nests more than {MAX_DEPTH} deep; expected sections of keys and values")
     try:
         if any(isinstance(token, (yaml.AnchorToken, yaml.AliasToken)) for token in yaml.scan(text, _Loader)):
-            raise InputError(
-                f"{source}: uses YAML anchors or aliases, which are not allowed here; write the values out"
-            )
+            raise InputError(f"{source}: uses YAML anchors or aliases; write the values out")
         loader = _Loader(text)
         loader.name = source
         return loader.get_single_data()
     except InputError:
         raise
-    except Exception as error:  # PyYAML answers odd input with almost any exception
+    except Exception as error:  # PyYAML raises almost any exception for odd input
         detail = " ".join(str(error).split())[:200]
         raise InputError(f"{source}: is not valid YAML ({detail})") from None
 
 
 def _depth(text: str) -> int:
-    """Of brackets and of lists in one line, roughly. PyYAML takes seconds for a few thousand of them."""
+    """A rough depth of nesting, because PyYAML needs seconds for a few thousand levels."""
     deepest, depth = max((len(run) // 2 for run in re.findall(r"(?:[-?:] +)+", text)), default=0), 0
     for bracket in re.findall(r"[\[\]{}]", text):
         depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
@@ -94,5 +87,5 @@ def _depth(text: str) -> int:
 
 
 def to_yaml(settings: Settings) -> str:
-    """YAML that loads again as the same settings."""
+    """YAML that loads as the same settings."""
     return yaml.safe_dump(settings.model_dump(), sort_keys=False)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings.env_families import family_of
+from parallel_ppo.settings.kinds import is_own
 from parallel_ppo.settings.layers import read_settings
-from parallel_ppo.settings.networks import is_own
 from parallel_ppo.settings.rules import checked
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.storage.files import Damaged

@@ -19,12 +19,17 @@ from parallel_ppo.machine.placement import Placement, address_space_error, plan_
 from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.printable import count
 from parallel_ppo.records.trackers import check_installed
-from parallel_ppo.settings.algorithms import ALGORITHM_KINDS
-from parallel_ppo.settings.augmentations import AUGMENTATION_KINDS
-from parallel_ppo.settings.curiosity import cannot_be_whitened
+from parallel_ppo.settings.kinds import (
+    ALGORITHM_KINDS,
+    AUGMENTATION_KINDS,
+    automatic,
+    cannot_be_whitened,
+    is_own,
+    network_kind,
+    that_read,
+)
 from parallel_ppo.settings.learning import changed_learning_setting, changed_schedule
 from parallel_ppo.settings.named_code import find
-from parallel_ppo.settings.networks import automatic, is_own, network_kind, that_read
 from parallel_ppo.settings.schema import Settings, largest_slice
 from parallel_ppo.storage.run_directory import ForeignDirectory, RunDirectory
 from parallel_ppo.training.origin import saved_settings
@@ -238,7 +243,7 @@ def check_augmentation(settings: Settings, spec: EnvSpec) -> None:
         )
     kind = AUGMENTATION_KINDS[name]
     for height, width, channels in spec.image_shapes:
-        if kind.needs_colours and channels % 3:
+        if kind.needs_colors and channels % 3:
             raise InputError(
                 f"training.augmentation: {name!r} needs red, green and blue, and the images of"
                 f" {settings.env.id} have {channels} channels; use crop or cutout"

@@ -27,15 +27,15 @@ from parallel_ppo.machine.placement import descriptor_need_error, memory_need_er
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.memory.shared import file_bytes, saved_bytes, settle, touched_bytes
 from parallel_ppo.policies.actor import check_network
-from parallel_ppo.policies.parameters import LARGE, initialise, num_flat, sha256, views
+from parallel_ppo.policies.parameters import LARGE, initialize, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.printable import count
 from parallel_ppo.records.display import Clock, Display, duration_text, make_log
 from parallel_ppo.records.timeline import Phase, process_started
 from parallel_ppo.records.trace import ChromeTrace, NoTrace, Trace
 from parallel_ppo.settings.env_families import family_of
+from parallel_ppo.settings.kinds import is_own
 from parallel_ppo.settings.learning import learning_settings
-from parallel_ppo.settings.networks import is_own
 from parallel_ppo.settings.schema import SCHEDULE_ENDS, Settings
 from parallel_ppo.settings.yaml_files import to_yaml
 from parallel_ppo.storage import user_key
@@ -189,7 +189,7 @@ def _load_state(run: Run) -> None:
     if not (_should_resume(run) and _resume_if_possible(run)):
         if len(state.parameters) > LARGE:
             display.note(f"drawing {len(state.parameters):,} parameters and saving them takes a while")
-        initialise(run.policy, state.parameters, run.settings.training.seed)
+        initialize(run.policy, state.parameters, run.settings.training.seed)
         state.begin()
     _report_replay_check(plan, state, display)
     state.rewind(run.cluster.share_state(run.memory, state.snapshot()))

@@ -168,7 +168,7 @@ def test_an_algorithm_brings_its_defaults_and_its_whole_batch() -> None:
         ({"training.algorithm": "a2c", "training.lag": 1},
         r"training\.lag: a2c has none; .* ppo, impala, appo"),
         ({"training.algorithm": "a3c", "training.num_actors": 64},
-        r"training\.num_actors: 64 actors cannot .* nearest that can: 32"),
+        r"training\.num_actors: 64 does not divide .* nearest that does: 32"),
         ({"training.num_actors": 4}, r"training\.num_actors: is for a3c"),
         ({"training.optimizer": "sgd"}, r"training\.optimizer: got 'sgd'"),
         ({"training.algorithm": "dqn"}, r"training\.algorithm: got 'dqn'"),
@@ -176,7 +176,7 @@ def test_an_algorithm_brings_its_defaults_and_its_whole_batch() -> None:
         r"training\.n_epochs: impala learns from each"),
         ({"training.algorithm": "a2c", "training.batch_size": 32},
         r"training\.batch_size: a2c takes one step"),
-        ({"training.clip_rewards": 1.0}, r"training\.clip_rewards: rewards are normalised"),
+        ({"training.clip_rewards": 1.0}, r"training\.clip_rewards: limits raw rewards"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(flags: dict, line: str) -> None:

@@ -12,7 +12,7 @@ from parallel_ppo.envs.contract import ActionSpec, EnvSpec
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.autograd import AutogradNetwork
 from parallel_ppo.policies.network import Network, Output
-from parallel_ppo.policies.parameters import bind, initialise, num_flat, views
+from parallel_ppo.policies.parameters import bind, initialize, num_flat, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.policies.stacked_mlp import StackedMlp
 from parallel_ppo.settings.schema import Settings
@@ -32,7 +32,7 @@ def network(spec: ActionSpec, hidden: list[int], curiosity: str = "none") -> tup
     settings = settings.changed("curiosity", kind=curiosity)
     policy = Policy(settings, EnvSpec((5,), "float32", spec, 0))
     flat = torch.zeros(num_flat(policy))
-    initialise(policy, flat, seed=3)
+    initialize(policy, flat, seed=3)
     bind(policy, flat)
     with torch.no_grad():
         views(policy, flat)["action_head.weight"].mul_(80)  # far from uniform

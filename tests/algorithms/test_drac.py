@@ -19,9 +19,9 @@ from parallel_ppo.kernels.api import available
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.policies.network import Output
-from parallel_ppo.policies.parameters import initialise, num_flat, views
+from parallel_ppo.policies.parameters import initialize, num_flat, views
 from parallel_ppo.policies.policy import Policy, scaled_image
-from parallel_ppo.settings.augmentations import AUGMENTATION_KINDS
+from parallel_ppo.settings.kinds import AUGMENTATION_KINDS
 from parallel_ppo.training.planning import check_augmentation
 from tests.algorithms.test_differentiation import ACTIONS, SAMPLES, samples
 from tests.conftest import small_settings
@@ -197,7 +197,7 @@ def microbatch(kernels: str) -> tuple[Actor, torch.Tensor]:
     settings = small_settings("coinrun", "nature", training__kernels=kernels)
     flat = torch.zeros(num_flat(Policy(settings, SPEC)))
     actor = Actor(settings, SPEC, flat, torch.zeros(()), torch.ones(()))
-    initialise(actor.policy, flat, seed=3)
+    initialize(actor.policy, flat, seed=3)
     with torch.no_grad():
         actor.policy.action_head.weight.mul_(80)
     return actor, flat
@@ -253,5 +253,5 @@ def test_images_that_do_not_fit(shape: tuple[int, ...], name: str, reason: str) 
 def test_a_name_or_a_coefficient_that_means_nothing() -> None:
     with pytest.raises(InputError, match=r"training.augmentation: got 'blur'; expected none, crop"):
         small_settings(training__augmentation="blur")
-    with pytest.raises(InputError, match=r"training.augmentation_coef: nothing is augmented"):
+    with pytest.raises(InputError, match=r"training.augmentation_coef: has no effect"):
         small_settings(training__augmentation_coef=0.5)

@@ -151,7 +151,7 @@ def test_a_wrong_place_is_told(flags: dict, rank: int | None, environment: dict,
 
 def test_workers_of_the_cluster_section_are_those_of_a_node() -> None:
     assert small_settings(cluster__num_workers=3).parallel.num_workers == 3
-    with pytest.raises(InputError, match="give one of the two"):
+    with pytest.raises(InputError, match="remove one"):
         small_settings(cluster__num_workers=3, parallel__num_workers=2)
 
 

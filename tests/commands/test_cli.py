@@ -60,7 +60,7 @@ FAST = [
         (["--num-envs", "65536", "--n-steps", "1024", "--batch-size", "65536"], "GB"),
         (["--curiosity", "rdn"], "--curiosity: got 'rdn'; expected none, rnd, icm, ngu"),
         (["--curiosity", "rnd", "--algorithm", "impala"], "rnd cannot be used with impala"),
-        (["--curiosity", "icm", "--set", "training.lag=1"], "training.lag: is 1, and icm rewards samples"),
+        (["--curiosity", "icm", "--set", "training.lag=1"], "training.lag: icm needs samples"),
         (["--curiosity", "ngu", "--set", "curiosity.ngu_memory=100000000"], "a smaller curiosity.ngu_memory"),
     ],
 )  # fmt: skip
@@ -161,7 +161,7 @@ def test_learning_settings_cannot_change_on_resume(tmp_path: Path) -> None:
     train(directory, *FAST, "--num-workers", "1")
     outcome = command("train_parallel_timed.py", "--resume", str(directory), "--learning-rate", "0.5")
     assert outcome.code == 2
-    assert outcome.err.startswith("error: --learning-rate: is 0.001 in the saved run and cannot become 0.5")
+    assert outcome.err.startswith("error: --learning-rate: is 0.001 in the saved run and cannot change to 0.5")
 
 
 def test_a_spent_budget_and_a_schedule_that_is_extended(

@@ -2,7 +2,7 @@ import pytest
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings import gymnasium, procgen
-from parallel_ppo.settings.env_families import family_of
+from parallel_ppo.settings.env_families import canonical
 
 
 @pytest.mark.parametrize("game", procgen.GAMES)
@@ -30,5 +30,5 @@ def test_gymnasium_ids_stay_as_they_are() -> None:
 )
 def test_unknown_names_get_a_hint(wrong: str, hint: str) -> None:
     with pytest.raises(InputError, match=hint) as caught:
-        family_of(wrong).canonical(wrong)
+        canonical(wrong)
     assert "\n" not in str(caught.value)

@@ -10,7 +10,7 @@ from parallel_ppo.evaluation.loaded_policy import chosen_env
 from parallel_ppo.exits import InputError, NumbersError
 from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.policies.actor import Actor
-from parallel_ppo.policies.parameters import initialise, num_flat
+from parallel_ppo.policies.parameters import initialize, num_flat
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
@@ -48,7 +48,7 @@ def make_actor(settings: Settings, seed: int | None = None) -> Actor:
     flat = torch.zeros(num_flat(Policy(settings, spec)))
     actor = Actor(settings, spec, flat, torch.zeros(spec.vector_shape), torch.ones(spec.vector_shape))
     if seed is not None:
-        initialise(actor.policy, flat, seed)
+        initialize(actor.policy, flat, seed)
     return actor
 
 
@@ -150,7 +150,7 @@ def test_parameters_that_changed_since_the_last_look_are_used() -> None:
     def actions(*seeds: int) -> list:
         actor = make_actor(settings)
         for seed in seeds:
-            initialise(actor.policy, actor.parameters, seed)
+            initialize(actor.policy, actor.parameters, seed)
             env = Watched()
             for _ in playing.play(env, settings, 0, actor=actor, quota=np.ones(8, np.int64)):
                 pass

@@ -10,7 +10,7 @@ from safetensors import numpy as safetensors
 
 from parallel_ppo.envs.families import probe
 from parallel_ppo.evaluation.policy_files import FORMAT
-from parallel_ppo.policies.parameters import initialise, num_flat, views
+from parallel_ppo.policies.parameters import initialize, num_flat, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.storage.user_key import signature
@@ -21,7 +21,7 @@ def contents(settings: Settings) -> tuple[dict[str, np.ndarray], dict[str, str]]
     spec = probe(settings)
     policy = Policy(settings, spec)
     flat = torch.zeros(num_flat(policy))
-    initialise(policy, flat, settings.training.seed)
+    initialize(policy, flat, settings.training.seed)
     arrays = {name: np.ascontiguousarray(view.numpy()) for name, view in views(policy, flat).items()}
     described = json.dumps(settings.model_dump())
     metadata = {

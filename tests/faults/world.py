@@ -8,7 +8,7 @@ import torch
 
 from parallel_ppo.envs.families import probe
 from parallel_ppo.memory.snapshots import Snapshot
-from parallel_ppo.policies.parameters import bind, initialise, num_flat, sha256, views
+from parallel_ppo.policies.parameters import bind, initialize, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.learning import learning_settings
@@ -43,7 +43,7 @@ class World:
         state, memory = self.state, self.state.memory
         state.counters.iteration = iteration
         state.counters.env_steps = iteration * self.settings.sizes.steps_per_iteration
-        initialise(self.policy, state.parameters, iteration)
+        initialize(self.policy, state.parameters, iteration)
         state.first_moment.normal_()
         state.second_moment.uniform_(0, 1)
         slot = iteration % 2

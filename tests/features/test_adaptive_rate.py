@@ -52,7 +52,7 @@ def test_every_step_has_the_rate_of_the_rule(by_workers: bool) -> None:
             {"training__algorithm": "impala", "training__batch_size": 256, "training__n_epochs": 1},
             "training.learning_rate_schedule: impala takes one step",
         ),
-        ({"training__learning_rate_warmup": 100}, "training.learning_rate_warmup: the adaptive schedule"),
+        ({"training__learning_rate_warmup": 100}, "training.learning_rate_warmup: cannot be combined"),
         ({"training__learning_rate": 0.1}, "training.learning_rate: 0.1 is not between"),
     ],
 )

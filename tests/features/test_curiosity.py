@@ -22,8 +22,8 @@ from parallel_ppo.features.rewards import RewardNormalizer
 from parallel_ppo.memory.snapshots import Environments
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.parameters import bind, num_flat
-from parallel_ppo.settings.curiosity import CURIOSITY_KINDS, predictor_samples
-from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.kinds import CURIOSITY_KINDS
+from parallel_ppo.settings.schema import Settings, predictor_samples
 from parallel_ppo.workers.memory import Memory
 from tests.conftest import small_settings
 

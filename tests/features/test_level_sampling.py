@@ -128,15 +128,15 @@ def test_a_level_that_is_played_for_long_gets_a_score_before_its_episode_ends() 
     ("changes", "reason"),
     [
         ({"env__id": "CartPole-v1"}, "env.level_sampler: is an option of Procgen"),
-        ({"env__num_levels": 0}, r"env.level_sampler: .* env.num_levels is 0 \(all of them\); expected 1 to"),
+        ({"env__num_levels": 0}, r"env.level_sampler: .* env.num_levels must be 1 to 100000.*; got 0"),
         (
             {"env__num_levels": 200_000},
-            r"env.level_sampler: .* env.num_levels is 200000; expected 1 to 100000",
+            r"env.level_sampler: .* env.num_levels must be 1 to 100000.*; got 200000",
         ),
         ({"env__use_sequential_levels": True}, r"env.use_sequential_levels: cannot be combined"),
         (
             {"env__level_sampler": "uniform", "env__plr_temperature": 0.3},
-            r"env.plr_temperature: is for prior",
+            r"env.plr_temperature: has no effect unless",
         ),
         ({"env__level_sampler": "random"}, r"env.level_sampler: got 'random'"),
     ],

@@ -25,7 +25,7 @@ from parallel_ppo.kernels import native as loading
 from parallel_ppo.kernels.api import available
 from parallel_ppo.kernels.choice import NETWORKS, unsuitable
 from parallel_ppo.policies import heads
-from parallel_ppo.policies.parameters import initialise, num_flat
+from parallel_ppo.policies.parameters import initialize, num_flat
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings
@@ -318,7 +318,7 @@ def test_a_workers_microbatch_gradient_is_that_of_the_plain_formulation(network:
         settings = settings_of(network, **flags, **{"training.kernels": kernels})
         memory = Memory(settings, spec, num_flat(Policy(settings, spec)))
         worker = workers[kernels] = Worker(settings, spec, memory)
-        initialise(worker.actor.policy, memory.tensor("parameters"), seed=1)
+        initialize(worker.actor.policy, memory.tensor("parameters"), seed=1)
         draws = np.random.default_rng(1)
         memory.observation[:] = draws.integers(0, 256, memory.observation.shape, np.uint8)
         memory.action[:] = draws.integers(0, 15, memory.action.shape)

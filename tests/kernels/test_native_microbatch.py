@@ -6,7 +6,7 @@ import pytest
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
 from parallel_ppo.kernels.api import available
 from parallel_ppo.kernels.build import VARIANTS
-from parallel_ppo.policies.parameters import initialise, num_flat
+from parallel_ppo.policies.parameters import initialize, num_flat
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.training.optimizer_steps import epoch_order
 from parallel_ppo.training.state import TrainingState
@@ -51,7 +51,7 @@ def filled(action: ActionSpec, **flags: object) -> Worker:
     spec = EnvSpec((11,), "float32", action, 64)
     memory = Memory(settings, spec, num_flat(Policy(settings, spec)))
     worker, draws = Worker(settings, spec, memory), np.random.default_rng(5)
-    initialise(worker.actor.policy, memory.tensor("parameters"), seed=1)
+    initialize(worker.actor.policy, memory.tensor("parameters"), seed=1)
     memory.parameters[:] *= draws.uniform(0.5, 20, memory.parameters.shape)
     for name in ("observation", "advantage", "target_return", "value"):
         getattr(memory, name)[:] = draws.standard_normal(getattr(memory, name).shape)

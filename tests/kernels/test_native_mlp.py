@@ -11,7 +11,7 @@ from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.native_mlp import NativeMlp
 from parallel_ppo.policies.network import Output
-from parallel_ppo.policies.parameters import bind, initialise, num_flat, views
+from parallel_ppo.policies.parameters import bind, initialize, num_flat, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.schema import Settings
 
@@ -34,7 +34,7 @@ def network(
     settings = settings.changed("curiosity", kind=curiosity)
     policy = Policy(settings, EnvSpec((num_inputs,), "float32", spec, 0))
     flat = torch.zeros(num_flat(policy))
-    initialise(policy, flat, 3)
+    initialize(policy, flat, 3)
     flat += torch.from_numpy(np.random.default_rng(1).normal(0, 0.05, len(flat)).astype(np.float32))
     bind(policy, flat)
     return policy, flat

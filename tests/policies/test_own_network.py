@@ -13,7 +13,7 @@ from parallel_ppo.commands.evaluate import evaluate
 from parallel_ppo.commands.train import train_parallel, train_sequential
 from parallel_ppo.envs.procgen import SPEC
 from parallel_ppo.policies.actor import check_network
-from parallel_ppo.policies.parameters import initialise, num_flat, views
+from parallel_ppo.policies.parameters import initialize, num_flat, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.training.planning import resolve_kernels, resolve_policy
 from tests.conftest import ROOT, small_settings
@@ -54,7 +54,7 @@ def test_initial_weights_are_the_constructors_and_keyed_by_the_seed() -> None:
     flats = [torch.zeros(num_flat(policy)) for _ in range(3)]
     for flat, seed in zip(flats, (1, 1, 2), strict=True):
         torch.rand(seed)  # what was drawn before does not matter
-        initialise(policy, flat, seed)
+        initialize(policy, flat, seed)
     assert torch.equal(flats[0], flats[1])
     assert not torch.equal(flats[0], flats[2])
     found = views(policy, flats[0])

@@ -8,10 +8,10 @@ from parallel_ppo.envs.contract import ActionSpec, EnvSpec
 from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.policies import parameters
-from parallel_ppo.policies.parameters import ALIGNMENT, bind, initialise, num_flat, sha256, views
+from parallel_ppo.policies.parameters import ALIGNMENT, bind, initialize, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy, Preparation
-from parallel_ppo.policies.small_image import SmallImage
-from parallel_ppo.settings.networks import automatic
+from parallel_ppo.policies.trunks import SmallImage
+from parallel_ppo.settings.kinds import automatic
 from parallel_ppo.training.planning import resolve_kernels, resolve_policy
 from tests.conftest import small_settings
 
@@ -26,7 +26,7 @@ def build(kind: str, seed: int = 1) -> tuple[Policy, torch.Tensor]:
     policy = Policy(small_settings(env, kind), SPECS[kind])
     flat = torch.full((num_flat(policy),), 7.0)
     bind(policy, flat)
-    initialise(policy, flat, seed)
+    initialize(policy, flat, seed)
     return policy, flat
 
 
@@ -117,7 +117,7 @@ def test_the_nature_cnn_infers_on_packed_weights_what_it_computes_in_training() 
     images = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
     observation = prepare("nature")(images)
     for seed in (1, 2):
-        initialise(policy, flat, seed)
+        initialize(policy, flat, seed)
         policy.forget_layouts()
         plain = policy(observation)
         with torch.inference_mode():

@@ -91,7 +91,7 @@ def test_procgen_is_shipped_with_the_published_settings_however_it_is_trained() 
         ("training: {n_steps: true}", "training.n_steps: got True"),
         ("training: {gamma: 1.5}", "training.gamma: got 1.5"),
         ("training: {gamma: .nan}", "training.gamma"),
-        ("training: [1, 2]", "must hold keys and values"),
+        ("training: [1, 2]", "must have keys and values"),
         ("[1, 2]", "expected sections"),
         ("training: {n_steps: 5", "is not valid YAML"),
         ("env: {id: CartPole-v1, num_levels: 5}", "env.num_levels: is an option of Procgen"),
@@ -110,9 +110,9 @@ def test_procgen_is_shipped_with_the_published_settings_however_it_is_trained() 
         ("env: {kwargs: [*-a]}", "uses YAML anchors or aliases"),
         (
             "training:\n  gamma: 0.9\n  seed: 1\n  gamma: 0.99\n",
-            "the key 'gamma' stands twice, in lines 2 and 4",
+            "duplicate key 'gamma' (lines 2 and 4)",
         ),
-        ("training: {seed: 1}\ntraining: {seed: 2}", "the key 'training' stands twice, in lines 1 and 2"),
+        ("training: {seed: 1}\ntraining: {seed: 2}", "duplicate key 'training' (lines 1 and 2)"),
         (f"training: {{seed: 0x{'f' * 5000}}}", "is too large; expected a number below 2^63"),
     ],
 )

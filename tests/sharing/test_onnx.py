@@ -8,7 +8,7 @@ import torch
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Part
 from parallel_ppo.evaluation.policy_files import Weights, fill, make_actor
-from parallel_ppo.policies.parameters import initialise, num_flat, views
+from parallel_ppo.policies.parameters import initialize, num_flat, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.sharing.command import export as export_command
@@ -41,7 +41,7 @@ CASES = {
 def weights_for(settings: Settings, spec: EnvSpec) -> Weights:
     policy = Policy(settings, spec)
     flat = torch.zeros(num_flat(policy))
-    initialise(policy, flat, 3)
+    initialize(policy, flat, 3)
     arrays = {name: view.numpy().copy() for name, view in views(policy, flat).items()}
     arrays["action_head.weight"] = arrays["action_head.weight"] * 100  # choices far apart
     if settings.training.normalize_observations:

@@ -14,7 +14,7 @@ from parallel_ppo.envs.families import probe
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.features.schedules import scheduled
 from parallel_ppo.memory.shared import POISON
-from parallel_ppo.policies.parameters import bind, initialise, num_flat, views
+from parallel_ppo.policies.parameters import bind, initialize, num_flat, views
 from parallel_ppo.policies.policy import Policy, Preparation
 from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.settings.schema import Settings
@@ -35,7 +35,7 @@ def collected(settings: Settings) -> tuple[TrainingState, InlinePool, Policy]:
     memory.poison()
     state = TrainingState(settings, memory)
     bind(policy, state.parameters)
-    initialise(policy, state.parameters, settings.training.seed)
+    initialize(policy, state.parameters, settings.training.seed)
     pool = InlinePool(Worker(settings, spec, memory), range(settings.sizes.num_slices), 0)
     pool.run(Task(COLLECT, index, 0) for index in range(settings.sizes.num_slices))
     return state, pool, policy

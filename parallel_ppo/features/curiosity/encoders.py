@@ -16,9 +16,9 @@ from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.features.curiosity.whitening import is_native, parts_of
 from parallel_ppo.kernels.native import NativeLinear, NativeTrunk, is_linear_suitable
 from parallel_ppo.keyed import generator
-from parallel_ppo.policies.nature import Nature
 from parallel_ppo.policies.parameters import orthogonal, views
-from parallel_ppo.settings.networks import NETWORKS
+from parallel_ppo.policies.trunks import Nature
+from parallel_ppo.settings.kinds import NETWORKS
 from parallel_ppo.settings.schema import Settings
 
 

@@ -22,7 +22,7 @@ from parallel_ppo.features.rewards import RewardNormalizer
 from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.memory.shared import SharedMemory
 from parallel_ppo.memory.table import Axes, Rollout, Start, State, array, f4, f8, i8
-from parallel_ppo.settings.curiosity import cannot_be_whitened
+from parallel_ppo.settings.kinds import cannot_be_whitened
 from parallel_ppo.settings.schema import Settings
 
 NO_CLIP = np.inf
