@@ -12,6 +12,14 @@ def printable(text: str) -> str:
     return text.translate(CONTROLS)
 
 
+def one_line(text: object, most: int = 200) -> str:
+    return " ".join(str(text).split())[:most]
+
+
+def described(error: BaseException) -> str:
+    return f"{type(error).__name__}: {one_line(error)}"
+
+
 def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 

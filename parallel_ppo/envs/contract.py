@@ -1,8 +1,8 @@
-"""The slice contract: what a worker knows of an environment.
+"""The slice contract: the interface between a worker and its environments.
 
-A slice is a fixed group of environments that is always stepped as one batch. The contract hides how an
-environment resets: `episode_start[t]` is true when observation `t` opens an episode, and an episode that
-was cut by a limit hands over the observation it would have continued from.
+A slice is a fixed group of n environments that are always stepped as one batch. The contract hides resets:
+`episode_start[t]` is true if observation `t` is the first of an episode, and an episode cut by a limit also gives
+the observation from which it would have continued.
 """
 
 import math
@@ -13,9 +13,7 @@ import numpy as np
 
 
 class ActionSpec(NamedTuple):
-    """`kind` picks the action head; `sizes` are the choices per component (categorical) or the number of
-    dimensions.
-    """
+    """`sizes` are the number of choices of each component (categorical) or the number of dimensions."""
 
     kind: Literal["categorical", "gaussian", "bernoulli"]
     sizes: tuple[int, ...]
@@ -24,7 +22,7 @@ class ActionSpec(NamedTuple):
 
 
 class Part(NamedTuple):
-    """One part of an observation that mixes vectors and images: where its bytes lie in a row of the rollout."""
+    """The place in a row of the rollout of one part of an observation that mixes vectors and images."""
 
     is_image: bool
     shape: tuple[int, ...]
@@ -36,18 +34,17 @@ class Part(NamedTuple):
 
 
 class EnvSpec(NamedTuple):
-    """Shapes and types that decide the network and the rollout; plain data, the same in every process.
+    """Shapes and types that decide the network and the rollout.
 
-    An observation is one image, one vector, or (with `parts`) a row of bytes that holds at most one
-    vector, first, and images.
+    An observation is one image, one vector, or (with `parts`) a row of bytes with at most one vector, then images.
     """
 
     observation_shape: tuple[int, ...]
     observation_dtype: str
     action: ActionSpec
-    state_bytes: int  # capacity reserved for one environment's saved state
+    state_bytes: int  # space reserved for one environment's saved state
     parts: tuple[Part, ...] = ()
-    masks_actions: bool = False  # some choices are not allowed in some states
+    masks_actions: bool = False  # some states forbid some choices
 
     @property
     def is_image(self) -> bool:
@@ -61,7 +58,7 @@ class EnvSpec(NamedTuple):
 
     @property
     def vector_shape(self) -> tuple[int, ...]:
-        """Of the numbers that can be normalised; () where there are only images."""
+        """The shape of the numbers that can be normalized; () if there are only images."""
         if self.parts:
             return () if self.parts[0].is_image else self.parts[0].shape
         return () if self.is_image else self.observation_shape
@@ -92,59 +89,47 @@ class EnvSpec(NamedTuple):
 
 
 class ReplayCheck(NamedTuple):
-    """How an environment behaved; the texts say what differs where."""
+    """The result of replaying episodes; a text names the first difference."""
 
-    step_seconds: float = 1.0  # what did not answer in time is slow
+    step_seconds: float = 1.0  # a check without a result in time counts as slow
     differs: str = ""  # in a second new object: nothing can make this environment reproducible
     differs_when_reused: str = ""
-    remembers: bool = False  # on purpose: fresh objects would play one episode for ever, or forget
-    unchanged_steps: int = 0  # in which every observation was the same; 0: not all were
-    draws_globally: str = ""  # where: "step" or "reset"
+    remembers: bool = False  # intentionally: with fresh objects, all episodes would be the same
+    unchanged_steps: int = 0  # number of steps if all observations were the same, else 0
+    draws_globally: str = ""  # "step" or "reset" if it draws from the global generators there
 
     def why_inexact(self, name: str, fresh_objects: bool) -> str:
-        """One line for the user, empty when all is well."""
-        if self.draws_globally and not self.differs:
-            why = f"draws from the global generators in {self.draws_globally}, which others use too"
-        elif self.differs:
-            why = (
-                f"has {self.differs} when an episode is played again (it draws from something other than"
-                " self.np_random)"
-            )
+        """A warning for the user, or an empty text."""
+        if self.differs:
+            why = f"has {self.differs} when an episode is replayed (it uses something other than self.np_random)"
+        elif self.draws_globally:
+            why = f"draws from the global generators in {self.draws_globally}, which other code uses too"
         elif self.differs_when_reused and not fresh_objects:
-            why = (
-                f"has {self.differs_when_reused} when its object has played before (it or a wrapper remembers"
-                " earlier episodes)"
-            )
+            why = f"has {self.differs_when_reused} when reused (it or a wrapper remembers earlier episodes)"
         else:
             return ""
-        return f"{name} {why}: a resume or another number of workers learns something else (bit_exact: false)"
+        return f"{name} {why}: a resume or another number of workers changes the result (bit_exact: false)"
 
 
 class Step(NamedTuple):
-    """What one step of a slice of n environments gave."""
-
-    observation: np.ndarray  # [n, ...] what the policy sees next
+    observation: np.ndarray  # [n, ...] the next input of the policy
     reward: np.ndarray  # [n] float32
-    episode_start: np.ndarray  # [n] bool: `observation` opens an episode
+    episode_start: np.ndarray  # [n] bool: `observation` is the first of an episode
     truncated: np.ndarray | None  # [n] bool: the episode was cut, not finished
-    final_observation: np.ndarray | None  # [n, ...] valid where truncated
-    level_seed: np.ndarray | None  # [n] int32: level of the episode that ended, valid where episode_start
-    level_complete: np.ndarray | None = None  # [n] bool: that level was solved, valid where episode_start
+    final_observation: np.ndarray | None  # [n, ...] valid if truncated
+    level_seed: np.ndarray | None  # [n] int32: level of the episode that ended, valid at episode_start
+    level_complete: np.ndarray | None = None  # [n] bool: that level was solved, valid at episode_start
 
 
 class View(NamedTuple):
-    """What a person sees of an environment."""
-
     picture: np.ndarray  # [height, width, 3] uint8
     level_seed: int | None
 
 
 class SliceEnv(Protocol):
-    """The environments of one slice."""
-
     @property
     def action_mask(self) -> np.ndarray | None:
-        """[n, K] uint8: which choices are allowed after the last observation; None where all always are."""
+        """[n, K] uint8: the choices allowed after the last observation; None if there are no masks."""
         ...
 
     def reset(self) -> np.ndarray: ...
@@ -154,13 +139,11 @@ class SliceEnv(Protocol):
     def get_state(self) -> list[bytes]: ...
 
     def set_state(self, states: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-        """The observations after restoring, and [n] bool: is exact; where it is not, a new episode was
-        opened.
-        """
+        """The observations, and [n] bool: False if the state could not be restored and a new episode started."""
         ...
 
     def views(self) -> list[View]:
-        """Of the first `num_views` environments, as the slice was made."""
+        """Views of the first `num_views` environments."""
         ...
 
     def close(self) -> None: ...

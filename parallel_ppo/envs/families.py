@@ -1,4 +1,4 @@
-"""From settings to environments, through the module of their family (`settings/env_families.py`)."""
+"""Makes environments through the module of their family (`settings/env_families.py` has the table)."""
 
 import importlib
 from collections.abc import Callable
@@ -34,34 +34,33 @@ def _module(env_id: str) -> FamilyModule:
 
 
 def probe(settings: Settings) -> EnvSpec:
-    """Shapes of observations and actions. Every misfit is an InputError."""
+    """Shapes of observations and actions, or InputError."""
     with working_folder.kept():
         return _module(settings.env.id).probe(settings.env)
 
 
 def check_replay(settings: Settings) -> ReplayCheck:
-    """Whether episodes that are played again come out the same."""
     return _module(settings.env.id).check_replay(settings.env)
 
 
 def spaces_of(settings: EnvSettings) -> "tuple[gymnasium.Space, gymnasium.Space]":
-    """Of observations and actions, as a user who steps the environment sees them."""
+    """The spaces of observations and actions, as the user sees them."""
     with working_folder.kept():
         return _module(settings.id).spaces(settings)
 
 
 def warm_up(settings: Settings) -> None:
-    """Imports and loads what every worker needs, before the workers are forked."""
+    """Loads what every worker needs, before the workers are forked."""
     _module(settings.env.id).warm_up()
 
 
 def film_fps(settings: EnvSettings) -> int:
-    """Images per second of a film at normal speed; InputError if the environment cannot be rendered."""
+    """Frames per second at normal speed; InputError if the environment cannot be rendered."""
     return _module(settings.id).film_fps(settings)
 
 
 def make_slice(settings: Settings, slice_index: int, *, num_views: int = 0) -> SliceEnv:
-    """`num_views`: how many of the environments can be rendered."""
+    """The first `num_views` environments can be rendered."""
     size = settings.sizes.slice_envs
     return _module(settings.env.id).make_slice(
         settings=settings.env,

@@ -1,6 +1,4 @@
-"""Gymnasium behind the slice contract: environments stepped singly, reset in the same step with keyed
-seeds.
-"""
+"""Gymnasium as a slice: environments are stepped one by one, and reset in the same step with keyed seeds."""
 
 import contextlib
 import functools
@@ -13,40 +11,36 @@ import numpy as np
 
 from parallel_ppo.envs import replay_check
 from parallel_ppo.envs.contract import EnvSpec, ReplayCheck, Step, View
-from parallel_ppo.envs.single import CLOSE_PATIENCE, MAX_REPLAY, Single, one_line
+from parallel_ppo.envs.single import CLOSE_PATIENCE, MAX_REPLAY, Single
 from parallel_ppo.exits import EnvironmentFault, InputError, NumbersError, is_interruption
-from parallel_ppo.printable import printable
+from parallel_ppo.printable import described, one_line, printable
 from parallel_ppo.settings.named_code import find, import_for
 from parallel_ppo.settings.schema import EnvSettings
 from parallel_ppo.storage import working_folder
 
-OWN_STATE_FACTOR = 4  # an environment's own state may grow to this many times its first size
+OWN_STATE_FACTOR = 4  # how much an environment's own state may grow from its first size
 OWN_STATE_LEAST = 1 << 20
 HEADER_BYTES = 4096
-USUAL_FPS = 30  # if the environment does not name its own
+USUAL_FPS = 30  # if the environment does not set `render_fps`
 
 
 def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env:
-    """One environment with the user's arguments and wrappers; InputError names what is wrong with it."""
+    """One environment with the user's arguments and wrappers, or InputError."""
     kwargs = dict(settings.kwargs) | ({"render_mode": render_mode} if render_mode else {})
     module, _, name = settings.id.rpartition(":")
     holder = import_for("env.id", module, settings.id) if module else None
     working_folder.enter_that_of(module)
     try:
         if name in gymnasium.registry or holder is None:
-            env = gymnasium.make(settings.id, disable_env_checker=True, **kwargs)  # `Single` checks
+            env = gymnasium.make(settings.id, disable_env_checker=True, **kwargs)  # `Single` checks it
         else:
-            env = getattr(holder, name)(**kwargs)  # a class, or a function that makes an environment
+            env = getattr(holder, name)(**kwargs)  # a class or a function
     except gymnasium.error.DependencyNotInstalled as error:
-        raise InputError(
-            f"env.id: {settings.id} needs a package that is missing: {one_line(error)}"
-        ) from None
+        raise InputError(f"env.id: {settings.id} needs a missing package: {one_line(error)}") from None
     except BaseException as error:
         if is_interruption(error):
             raise
-        raise InputError(
-            f"env.id: {settings.id} cannot be made ({type(error).__name__}: {one_line(error)})"
-        ) from None
+        raise InputError(f"env.id: {settings.id} cannot be made ({described(error)})") from None
     if not all(hasattr(env, name) for name in ("observation_space", "action_space", "reset", "step")):
         raise InputError(
             f"env.id: {settings.id} made a {type(env).__name__} without spaces, reset or step; expected a"
@@ -70,13 +64,11 @@ def _wrap(env: gymnasium.Env, path: str, options: dict[str, Any]) -> gymnasium.E
         if is_interruption(error):
             raise
         name = env.spec.id if env.spec else str(env)
-        raise InputError(
-            f"env.wrappers: {path} cannot wrap {name} ({type(error).__name__}: {one_line(error)})"
-        ) from None
+        raise InputError(f"env.wrappers: {path} cannot wrap {name} ({described(error)})") from None
 
 
 def probe(settings: EnvSettings) -> EnvSpec:
-    """Make one environment, try a reset and a step, and describe it. Every misfit is an InputError."""
+    """Describes an environment after a reset and a step. Every problem is an InputError."""
     [single] = _singles(settings, 0, range(1))
     try:
         capacity = _try(single)
@@ -102,7 +94,7 @@ def probe(settings: EnvSettings) -> EnvSpec:
 
 
 def _try(single: Single) -> int:
-    """A reset, a step and a saved state; returns the bytes to reserve for one."""
+    """Tries a reset, a step and a saved state; returns the bytes to reserve for a state."""
     row = np.zeros(single.reader.shape, single.reader.dtype)
     single.reset(row)
     single.check(row)
@@ -126,13 +118,13 @@ def spaces(settings: EnvSettings) -> tuple[gymnasium.Space, gymnasium.Space]:
 
 
 def warm_up() -> None:
-    """The import of this module is enough."""
+    """Nothing: the import of this module is enough."""
 
 
 def film_fps(settings: EnvSettings) -> int:
-    """Tried in another environment, because a reset changes the episodes."""
+    """Renders in a separate environment, because a reset would change the episodes."""
     if not {"DISPLAY", "WAYLAND_DISPLAY"} & set(os.environ):
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # or pygame's library complains of a missing screen
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # pygame prints errors without a screen
     problem = ""
     env = make(settings)
     try:
@@ -150,7 +142,7 @@ def film_fps(settings: EnvSettings) -> int:
     except InputError:
         raise
     except Exception as error:
-        problem = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        problem = described(error)
     finally:
         env.close()
     if problem:
@@ -182,7 +174,7 @@ class GymnasiumSlice:
     def __init__(
         self, *, settings: EnvSettings, seed: int, first_env: int, num_envs: int, num_views: int = 0
     ) -> None:
-        """The first `num_views` environments can be looked at."""
+        """The first `num_views` environments can be rendered."""
         self.num_views = num_views
         indices = range(first_env, first_env + num_envs)
         self.singles = _singles(settings, seed, indices, "rgb_array" if num_views else None)
@@ -238,9 +230,9 @@ class GymnasiumSlice:
     def close(self) -> None:
         for single in self.singles:
             if not single.close():
-                line = f"{single.where} did not return from close within {CLOSE_PATIENCE:g} s; left as it is"
+                line = f"{single.where} did not return from close within {CLOSE_PATIENCE:g} s; ignored"
                 print(f"warning: {printable(line)}", file=sys.stderr)
-                return  # the others of its kind would not either
+                return  # the others would not return either
 
 
 make_slice = GymnasiumSlice

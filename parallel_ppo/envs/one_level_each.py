@@ -1,6 +1,4 @@
-"""Procgen environments that each play one level, again and again, as one slice: for looking at chosen
-levels.
-"""
+"""A slice of environments that each repeat one level, for films of chosen levels."""
 
 from collections.abc import Callable, Sequence
 
@@ -27,7 +25,7 @@ class OneLevelEach:
         steps = [env.step(action[index : index + 1]) for index, env in enumerate(self.envs)]
 
         def joined(part: Callable[[Step], np.ndarray | None], missing: int) -> np.ndarray:
-            """Levels are told only where an episode ended."""
+            """A step without an ended episode has no levels."""
             return np.concatenate(
                 [np.array([missing]) if part(step) is None else part(step) for step in steps]
             )

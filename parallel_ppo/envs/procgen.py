@@ -1,10 +1,9 @@
-"""Procgen behind the slice contract. Created in the process that steps it, never across a fork."""
+"""Procgen as a slice. Slices are created in the process that steps them, because they do not survive a fork."""
 
 import contextlib
 import importlib.util
 import os
 import struct
-import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,20 +18,15 @@ from parallel_ppo.settings.schema import EnvSettings
 if TYPE_CHECKING:
     import gymnasium
 
-STATE_BYTES = 1 << 20  # measured: 20-40 KB; the space is reserved, not used
+STATE_BYTES = 1 << 20  # reserved; 20 to 40 KB are used
 SPEC = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), STATE_BYTES)
 
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Procgen imports the old gym, which prints an upgrade notice to stderr."""
-    kept = sys.stderr
-    with open(os.devnull, "w") as nowhere:
-        sys.stderr = nowhere
-        try:
-            yield
-        finally:
-            sys.stderr = kept
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        yield
 
 
 def problem() -> str | None:
@@ -40,7 +34,7 @@ def problem() -> str | None:
     if importlib.util.find_spec("procgen") is None:
         return "Procgen is not installed; pip install 'parallel_ppo[procgen]' (Python 3.10 to 3.12)"
     if np.lib.NumpyVersion(np.__version__) >= "2.0.0":
-        return f"Procgen needs NumPy below 2, this is {np.__version__}; pip install 'numpy<2'"
+        return f"Procgen needs NumPy below 2, installed is {np.__version__}; pip install 'numpy<2'"
     return None
 
 
@@ -63,13 +57,11 @@ def spaces(settings: EnvSettings) -> "tuple[gymnasium.Space, gymnasium.Space]":
 
 
 def film_fps(settings: EnvSettings) -> int:
-    return 15  # as when people play
+    return 15  # the speed at which people play
 
 
 def warm_up() -> None:
-    """Load the library and its pictures (about 2 s) once, so that processes forked from this one make
-    environments in milliseconds.
-    """
+    """Loads the library and its images once (about 2 s); forked processes make environments in milliseconds."""
     _make("coinrun", 1, {"rand_seed": 0}).close()
 
 
@@ -78,8 +70,7 @@ def _make(game: str, num: int, options: dict[str, Any]) -> Any:
         from gym3.libenv import CEnv
         from procgen import ProcgenGym3Env
 
-        # Closed by hand only: closing one while another is made, as the garbage collector would, never ends
-        # on a lock of cffi that this thread holds.
+        # Closed explicitly only: if the garbage collector closes one while another is made, cffi deadlocks.
         CEnv.__del__ = lambda env: None
         return ProcgenGym3Env(num=num, env_name=game, num_threads=0, **options)
 
@@ -92,7 +83,7 @@ def _options(settings: EnvSettings) -> dict[str, Any]:
 
 
 class ProcgenSlice:
-    """A slice is one native vector environment, whose random stream belongs to its state."""
+    """One native vector environment; its random stream is part of its state."""
 
     action_mask = None
 
@@ -103,12 +94,11 @@ class ProcgenSlice:
         assert game is not None
         options = _options(settings) | {"rand_seed": integer_seed(seed, "procgen", first_env)}
         self.native = _make(game, num_envs, options)
-        # Rendering for people costs milliseconds per environment and step, so it is done in copies
-        # of those that are looked at.
+        # Rendering costs milliseconds per environment and step, so only copies of the viewed ones render.
         self.copies = _make(game, num_views, options | {"render_mode": "rgb_array"}) if num_views else None
 
     def reset(self) -> np.ndarray:
-        """Procgen opens its first episodes when it is made."""
+        """Returns the first observations; Procgen starts its first episodes when it is made."""
         return self.native.observe()[1]["rgb"]
 
     def step(self, action: np.ndarray) -> Step:
@@ -123,11 +113,10 @@ class ProcgenSlice:
         return Step(observation["rgb"], reward, first, None, None, level_seed, level_complete)
 
     def playing_levels(self) -> np.ndarray:
-        """[n] int32: the level of each episode that goes on."""
         return np.array([info["level_seed"] for info in self.native.get_info()], dtype=np.int32)
 
     def set_next_levels(self, levels: Mapping[int, int]) -> None:
-        """The next level of some environments, by their index; nothing else changes."""
+        """Changes the next level of some environments, by index."""
         states = self.get_state()
         for index, level in levels.items():
             states[index] = with_next_level(states[index], level)
@@ -155,9 +144,9 @@ make_slice = ProcgenSlice
 
 # --- the next level in a saved state ------------------------------------------------------------------------
 
-# Procgen draws the next level between two numbers when an episode ends, within that step. A state begins with
-# a version, the name of the game (its length and its characters), twelve options and the size of a grid, all
-# integers of four bytes; the two numbers follow.
+# When an episode ends, Procgen draws the next level between two bounds. A state begins with a version, the name of
+# the game (length and characters), twelve options and the size of a grid, all integers of four bytes; the bounds
+# follow.
 INTEGER = struct.Struct("<i")
 BOUNDS = struct.Struct("<ii")
 NUM_OPTIONS = 12
@@ -169,7 +158,7 @@ def with_next_level(state: bytes, level: int) -> bytes:
 
 
 def level_bounds(state: bytes) -> tuple[int, int]:
-    """First level, and the one after the last."""
+    """The first level and the end (exclusive)."""
     first, end = BOUNDS.unpack_from(state, _bounds_offset(state))
     return first, end
 

@@ -1,10 +1,8 @@
-"""Before the start: do episodes that are played again come out the same? Only then can a run keep its
-promise of one result.
+"""Checks before the start that replayed episodes are identical; a run is reproducible only then.
 
-An episode is its seed and its actions. A few are played in a new object, and again in a second new object
-while the global generators are used by others, as they are inside a slice; the first of them is also
-played again in the object that has played the others. Draws from the global generators are found by
-their states: what seldom matters need not show in so few steps.
+An episode is a seed and actions. Several are played in a new object, then in a second new object while other code
+uses the global generators, as inside a slice; then again in the first object. Draws from the global generators are
+detected by their states, because a few steps need not show an effect.
 """
 
 import contextlib
@@ -28,19 +26,19 @@ from parallel_ppo.exits import EnvironmentFault, NumbersError
 from parallel_ppo.keyed import generator
 from parallel_ppo.machine.descendants import Guarded
 
-MAX_STEPS = 200  # of all episodes together
-LONGER_STEPS = 5000  # where nothing was seen to change
-MAX_EPISODES = 10  # an end drawn from few values comes out the same once by chance, not ten times
-REPLAYS = 3  # of all episodes, in an object that was used
-MAX_SECONDS = 0.4  # for all episodes, which are played five times or so
-PATIENCE = 10  # seconds for everything, making the environments included
+MAX_STEPS = 200  # in all episodes together
+LONGER_STEPS = 5000  # if the observation did not change
+MAX_EPISODES = 10  # one random end may repeat by chance, ten do not
+REPLAYS = 3  # of all episodes, in a used object
+MAX_SECONDS = 0.4  # for all episodes, which are played about five times
+PATIENCE = 10  # seconds for the whole check
 OWN_STATE_STEPS = 10
 
 MakeEnv = Callable[[], gymnasium.Env]
 
 
 class Moment(NamedTuple):
-    """What a step gave, small enough to keep."""
+    """The result of a step or a reset."""
 
     observation: int
     reward: float = 0.0
@@ -52,9 +50,7 @@ class Moment(NamedTuple):
 
 
 def in_a_child(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> ReplayCheck:
-    """The trial in a process of its own: an environment that hangs, crashes or talks does it there; what
-    it starts ends there.
-    """
+    """The check in a separate, silent process, because an environment may hang, crash or start processes."""
     reader, writer = os.pipe()
 
     def play() -> None:
@@ -75,7 +71,7 @@ def in_a_child(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> Repla
 
 
 def examine(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> ReplayCheck:
-    """`make_bare` makes the environment without the user's wrappers, if there are any."""
+    """`make_bare` makes the environment without the user's wrappers, if it has any."""
     with _single(make_env, name) as used:
         played, step_seconds = _timed(_play_several(used))
         first = played[:1] + list(takewhile(lambda moment: moment.step > 0, played[1:]))
@@ -97,7 +93,7 @@ def examine(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> ReplayCh
 
 
 def _unchanged_steps(used: Single, played: list[Moment]) -> int:
-    """In which the observation never changed, after a longer look; 0 where it did."""
+    """The number of steps, after more of them, if the observation never changed; else 0."""
     if len({moment.observation for moment in played}) == 1:
         played, _ = _timed(_play_several(used, num_steps=LONGER_STEPS))
     is_unchanged = len({moment.observation for moment in played}) == 1 and not played[-1].fault
@@ -105,8 +101,8 @@ def _unchanged_steps(used: Single, played: list[Moment]) -> int:
 
 
 def _difference_when_reused(used: Single, played: list[Moment], num_steps: int) -> str:
-    """The same episodes again in the object that has played them: what an episode leaves behind may show in
-    one of the next, and not in every one, so each is played after others than before.
+    """Replays the episodes in the used object, each after different ones, because a leftover of one episode may
+    affect only some of the next.
     """
     for other in range(REPLAYS):
         list(_play(used, MAX_EPISODES + other, num_steps))
@@ -125,7 +121,7 @@ def _single(make_env: MakeEnv, name: str) -> Iterator[Single]:
 
 
 def _play_several(single: Single, is_disturbed: bool = False, num_steps: int = MAX_STEPS) -> Iterator[Moment]:
-    """Episodes one after another, as many as the limits allow."""
+    """As many episodes as the limits allow."""
     for episode in range(MAX_EPISODES):
         for moment in _play(single, episode, num_steps, is_disturbed):
             yield moment
@@ -135,7 +131,7 @@ def _play_several(single: Single, is_disturbed: bool = False, num_steps: int = M
 
 
 def _play(single: Single, episode: int, num_steps: int, is_disturbed: bool = False) -> Iterator[Moment]:
-    """The start and at most `num_steps` steps of an episode, always with the same actions."""
+    """The reset and at most `num_steps` steps of an episode, always with the same actions."""
     row = np.zeros(single.reader.shape, single.reader.dtype)
     actions = single.action.random_rows(generator(0, "trial"), num_steps)
     single.episode = episode - 1
@@ -156,7 +152,7 @@ def _play(single: Single, episode: int, num_steps: int, is_disturbed: bool = Fal
 
 
 def _timed(moments: Iterator[Moment]) -> tuple[list[Moment], float]:
-    """What there is within the time, and the median of how long a step took."""
+    """The moments within the time limit, and the median duration of a step."""
     found, times = [], [time.perf_counter()]
     for moment in moments:
         found.append(moment)
@@ -167,9 +163,7 @@ def _timed(moments: Iterator[Moment]) -> tuple[list[Moment], float]:
 
 
 def _draws_in_reset(single: Single) -> bool:
-    """Whether a reset draws from the global generators as it finds them; one that seeds them first is its
-    own master.
-    """
+    """True if a reset draws from the global generators without seeding them first."""
     row, states = np.zeros(single.reader.shape, single.reader.dtype), []
     for _ in range(2):
         states.append(_use_global_generators())
@@ -183,7 +177,7 @@ def _draws_in_reset(single: Single) -> bool:
 
 
 def _use_global_generators() -> tuple[object, ...]:
-    """As the others of a slice do; returns their state then."""
+    """Draws from all of them, as other environments of a slice may; returns their states."""
     random.random()
     np.random.random()  # noqa: NPY002
     if "torch" in sys.modules:
@@ -192,7 +186,6 @@ def _use_global_generators() -> tuple[object, ...]:
 
 
 def _global_state() -> tuple[object, ...]:
-    """Of each of the three."""
     _, keys, *position = np.random.get_state()  # noqa: NPY002
     torch = sys.modules.get("torch")
     of_torch = b"" if torch is None else torch.get_rng_state().numpy().tobytes()
@@ -200,7 +193,7 @@ def _global_state() -> tuple[object, ...]:
 
 
 def _difference(expected: list[Moment], found: Iterable[Moment]) -> str:
-    """The first; what comes after a fault says nothing."""
+    """The first difference; moments after a fault are ignored."""
     for pair in zip_longest(expected, found, fillvalue=Moment(0, terminated=True)):
         if any(moment.fault for moment in pair):
             return ""
@@ -211,9 +204,7 @@ def _difference(expected: list[Moment], found: Iterable[Moment]) -> str:
 
 
 def restores_itself(make_env: MakeEnv, name: str) -> bool:
-    """Whether `get_state` and `set_state` mean what they mean here: a copy that was set goes on like the
-    original.
-    """
+    """True if a copy continues like the original after `set_state`, so the methods mean what we expect."""
     with _single(make_env, name) as original, _single(make_env, name) as copy:
         row, other_row = (np.zeros(original.reader.shape, original.reader.dtype) for _ in range(2))
         actions = original.action.random_rows(generator(0, "trial"), 2 * OWN_STATE_STEPS)
@@ -223,7 +214,7 @@ def restores_itself(make_env: MakeEnv, name: str) -> bool:
             copy.set_state(original.get_state(row), other_row)
             rest = actions[OWN_STATE_STEPS:]
             return list(_advance(original, rest, row)) == list(_advance(copy, rest, other_row))
-        except Exception:  # whatever they do, it is something else
+        except Exception:  # the methods mean something else
             return False
 
 

@@ -1,9 +1,7 @@
-"""One Gymnasium environment inside a slice: keyed resets, checked observations, a state that can be saved
-and restored.
+"""One Gymnasium environment inside a slice: keyed resets, checked observations, saved and restored states.
 
-The state is the keyed reset plus the actions since; restoring replays them and compares the observation
-and the rewards. An environment that offers `get_state()`/`set_state(arrays)` in plain arrays is asked
-instead.
+A state is the actions since the keyed reset. Restoring replays them and compares the observation and the rewards.
+An environment with `get_state()` and `set_state(arrays)`, in plain arrays, restores itself.
 """
 
 import io
@@ -24,18 +22,17 @@ from parallel_ppo.envs.spaces import Misfit, action_writer, observation_reader
 from parallel_ppo.exits import EnvironmentFault, NumbersError, is_interruption
 from parallel_ppo.keyed import integer_seed
 from parallel_ppo.machine.signals import TimeUp, time_limit
+from parallel_ppo.printable import one_line
 
 FOREIGN = (str(Path(__file__).resolve().parents[1]), sysconfig.get_paths()["stdlib"])
 MAX_REPLAY = 10_000
-CLOSE_PATIENCE = 3.0  # seconds; the trial, which closes a few, has 10
+CLOSE_PATIENCE = 3.0  # seconds; the replay check closes several environments within 10
 LARGEST = float(np.finfo(np.float32).max)
 TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, TimeLimit)  # their only state is the number of steps
 
 
 class Single:
-    """`index` counts over all environments of the run. What the environment does wrong ends in one line
-    that names it.
-    """
+    """Every fault of the environment is one line that names it. `index` counts all environments of the run."""
 
     def __init__(
         self,
@@ -48,9 +45,7 @@ class Single:
         use_own_state: bool = True,
         action_masks: bool | str = "auto",
     ) -> None:
-        """`fresh_objects`: every episode is played in an environment made for it. `action_masks` are in
-        its `info`, or need not be.
-        """
+        """With `fresh_objects`, every episode gets a new environment."""
         self.make_env, self.name, self.seed, self.index = make_env, name, seed, index
         self.fresh_objects, self.use_own_state = fresh_objects, use_own_state
         self._make()
@@ -61,14 +56,14 @@ class Single:
         self.rewards = np.empty(MAX_REPLAY)
         self.observation: Any = None
         self.action_masks = action_masks if self.action.spec.kind == "categorical" else False
-        self.mask = np.zeros(0, np.uint8)  # [K] of the last observation; empty where there are no masks
+        self.mask = np.zeros(0, np.uint8)  # [K] of the last observation; empty without masks
 
     def _make(self) -> None:
         self.env, self.was_used = self.make_env(), False
         self.own = own_state(self.env) if self.use_own_state else None
 
     def close(self) -> bool:
-        """What an environment does wrong while it closes no longer matters; False if it did not return."""
+        """Ignores errors; False if the environment did not return in time."""
         try:
             with time_limit(CLOSE_PATIENCE):
                 self.env.close()
@@ -80,7 +75,7 @@ class Single:
         return True
 
     def reset(self, row: np.ndarray) -> None:
-        """Opens the next episode and writes its first observation into `row`."""
+        """Starts the next episode and writes its first observation into `row`."""
         self.episode += 1
         self.num_actions = 0
         if self.fresh_objects and self.was_used:
@@ -99,14 +94,14 @@ class Single:
             self._blame("reset", error)
 
     def step(self, action: np.ndarray, row: np.ndarray) -> tuple[float, bool, bool]:
-        """Reward, terminated, truncated; the observation goes into `row`."""
+        """Returns reward, terminated and truncated; writes the observation into `row`."""
         number = self.num_actions
         self.num_actions += 1
         try:
             self.observation, reward, terminated, truncated, info = self.env.step(self.action.write(action))
             self.reader.write(self.observation, row)
             reward, terminated, truncated = float(reward), bool(terminated), bool(truncated)
-            if self.action_masks and not (terminated or truncated):  # nothing is chosen after an end
+            if self.action_masks and not (terminated or truncated):  # no choice follows an end
                 self.mask = self.action.read_mask(info)
         except BaseException as error:
             self._blame("step", error)
@@ -120,7 +115,7 @@ class Single:
         return reward, terminated, truncated
 
     def allowed(self, action: np.ndarray) -> np.ndarray:
-        """The action, or one that the mask allows in its place."""
+        """The action, or a replacement that the mask allows."""
         return action if not self.mask.size else self.action.allowed(action, self.mask)
 
     def _blame(self, call: str, error: BaseException) -> NoReturn:
@@ -129,7 +124,7 @@ class Single:
         if isinstance(error, Misfit):
             detail = f"returned from {call} {error}"
         else:
-            detail = f"raised {type(error).__name__} in {call}{_place(error)}: {one_line(error)}"
+            detail = f"raised {type(error).__name__} in {call}{_place(error)}: {one_line(error, 300)}"
         raise EnvironmentFault(self.where, f"{detail}; fix the environment") from error
 
     @property
@@ -137,7 +132,7 @@ class Single:
         return f"environment {self.index} ({self.name}, episode {self.episode}, step {self.num_actions})"
 
     def check(self, row: np.ndarray) -> None:
-        """NumbersError for a NaN or an infinity among the numbers of the observation that was just given."""
+        """NumbersError if the last observation contains NaN or infinity."""
         numbers = self.reader.vector(row)
         if np.isfinite(numbers).all():
             return
@@ -151,7 +146,7 @@ class Single:
     # --- saving and restoring -------------------------------------------------------------------------------
 
     def get_state(self, last: np.ndarray) -> bytes:
-        """`last` is the observation that the policy sees next."""
+        """`last` is the next observation of the policy."""
         arrays = {"last": last, "episode": np.array(self.episode), "mask": self.mask}
         if self.own is None:
             if self.num_actions <= MAX_REPLAY:
@@ -171,9 +166,7 @@ class Single:
         return np.array(zlib.crc32(self.rewards[: self.num_actions].data))
 
     def set_state(self, state: bytes, row: np.ndarray) -> bool:
-        """Writes the observation into `row`; False if the state could not be reached again and the
-        episode starts anew.
-        """
+        """Writes the observation into `row`. False if the state was not restored and a new episode started."""
         arrays = unpack_arrays(state)
         self.episode = int(arrays["episode"]) - 1
         self.reset(row)
@@ -193,7 +186,7 @@ class Single:
         return False
 
     def _replay(self, actions: np.ndarray, row: np.ndarray) -> bool:
-        """False where the episode ends or fails on the way, which it did not do the first time."""
+        """False if the episode ends or fails, unlike the first time."""
         try:
             return not any(any(self.step(action, row)[1:]) for action in actions)
         except (EnvironmentFault, NumbersError):
@@ -215,7 +208,7 @@ class Single:
 
 
 def _place(error: BaseException) -> str:
-    """The last line of the user's own code, where there is one: not of ours, Python's or a package's."""
+    """The last line of the user's own code, or else of any code but ours, such as " (game.py line 3)"."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
     own = [frame for frame in frames if not _is_foreign(frame.filename)]
     frames = own or frames
@@ -231,7 +224,7 @@ def _too_large(value: float) -> str:
 
 
 def beyond_float32(observation: Any) -> Iterator[float]:
-    """Numbers that are finite until they become float32."""
+    """Numbers that are finite, but not in float32."""
     if isinstance(observation, (dict, tuple)):
         for part in observation.values() if isinstance(observation, dict) else observation:
             yield from beyond_float32(part)
@@ -241,14 +234,8 @@ def beyond_float32(observation: Any) -> Iterator[float]:
         yield from numbers[np.isfinite(numbers) & (abs(numbers) > LARGEST)].tolist()
 
 
-def one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300]
-
-
 def own_state(env: gymnasium.Env) -> Any:
-    """What offers `get_state` and `set_state`; None if a wrapper outside of it may remember something
-    they do not know.
-    """
+    """The wrapper or environment with `get_state` and `set_state`; None if an outer wrapper may have its own state."""
     while not (hasattr(env, "get_state") and hasattr(env, "set_state")):
         if not isinstance(env, TRANSPARENT):
             return None
@@ -265,7 +252,7 @@ def _time_limit(env: gymnasium.Env) -> TimeLimit | None:
 
 
 def _random_state(env: gymnasium.Env) -> np.ndarray:
-    """Of the generator that `reset(seed=...)` made, as JSON; empty if the environment has none."""
+    """JSON of the generator that `reset(seed=...)` made; empty if there is none."""
     generator = getattr(env.unwrapped, "_np_random", None)
     if generator is None:
         return np.zeros(0, np.uint8)
@@ -274,13 +261,11 @@ def _random_state(env: gymnasium.Env) -> np.ndarray:
 
 
 def pack_arrays(arrays: dict[str, np.ndarray]) -> bytes:
-    """Plain arrays as one JSON line and raw bytes: reading it back executes nothing."""
+    """One line of JSON and raw bytes, so that reading executes no code."""
     contiguous = {key: np.asarray(value, order="C") for key, value in arrays.items()}
     for key, value in contiguous.items():
         if value.dtype.kind not in "biuf":
-            raise TypeError(
-                f"{key.removeprefix('own.')!r} has the type {value.dtype}; expected plain numbers"
-            )
+            raise TypeError(f"{key.removeprefix('own.')!r} has type {value.dtype}; expected plain numbers")
     table = [[key, value.dtype.str, value.shape] for key, value in contiguous.items()]
     return json.dumps(table).encode() + b"\n" + b"".join(value.tobytes() for value in contiguous.values())
 

@@ -1,7 +1,7 @@
-"""Gymnasium spaces -> what the network and the rollout understand.
+"""Converts between Gymnasium's spaces and rows of the rollout.
 
-An observation becomes a row of the rollout: one image, one vector, or, for a Dict or Tuple with images in
-it, a row of bytes with one vector (everything that is not an image) and the images behind it.
+An observation becomes one image, one vector, or (a Dict or Tuple with images) a row of bytes: one vector of
+everything that is not an image, then the images.
 """
 
 import re
@@ -16,23 +16,21 @@ from parallel_ppo.envs.contract import ActionSpec, Part
 from parallel_ppo.exits import InputError
 
 MAX_CHANNELS = 16
-MAX_NUMBERS = (1 << 24) - 1  # of an observation, and of the choices or dimensions of an action
+MAX_NUMBERS = (1 << 24) - 1  # numbers of an observation; choices or dimensions of an action
 PART_ALIGNMENT = 64  # bytes
-NO_BOUND = 1e30  # a larger one stands for infinity, and scaling by it would overflow
+NO_BOUND = 1e30  # larger bounds mean infinity; scaling by them would overflow
 VECTOR_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
-# What is too large for float32 is told by whoever checks the rows.
+# `Single.check` reports numbers that are too large for float32.
 warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning, re.escape(__name__))
 
 
 class Misfit(Exception):
-    """An observation is not what its space says; the text is the end of a sentence that begins with who
-    returned it.
-    """
+    """An observation contradicts its space; the text ends a sentence such as "returned from step ..."."""
 
 
 class Leaf(NamedTuple):
-    """One simple space inside an observation, and the keys that lead to it."""
+    """One simple space inside an observation, and its path of keys."""
 
     space: spaces.Space
     path: tuple[Any, ...]
@@ -47,27 +45,22 @@ class Leaf(NamedTuple):
                 observation = observation[key]
             except (KeyError, IndexError, TypeError):
                 holder = "observation" + "".join(f"[{key!r}]" for key in self.path[:depth])
-                raise Misfit(f"an {holder} without {key!r}, which its observation_space has") from None
+                raise Misfit(f"an {holder} without {key!r}, which is in its observation_space") from None
         return observation
 
     def checked(self, observation: Any) -> np.ndarray:
-        """The leaf's value as an array of the space's shape; a type that would lose what it holds is
-        refused.
-        """
+        """The value as an array of the space's shape. A type whose conversion would lose values is refused."""
         array = np.asarray(self.find(observation))
-        if array.shape != self.space.shape:
-            raise Misfit(
-                f"an {self.name} of shape {array.shape}; its observation_space says {self.space.shape}"
-            )
-        wanted = np.float32 if not is_image(self.space) else np.uint8
-        if array.dtype != self.space.dtype and not np.can_cast(array.dtype, wanted, "same_kind"):
-            raise Misfit(
-                f"an {self.name} of type {array.dtype}; its observation_space says {self.space.dtype}"
-            )
+        shape, dtype = self.space.shape, self.space.dtype
+        if array.shape != shape:
+            raise Misfit(f"an {self.name} of shape {array.shape}; its observation_space has {shape}")
+        wanted = np.uint8 if is_image(self.space) else np.float32
+        if array.dtype != dtype and not np.can_cast(array.dtype, wanted, "same_kind"):
+            raise Misfit(f"an {self.name} of type {array.dtype}; its observation_space has {dtype}")
         return array
 
     def vector(self, observation: Any) -> np.ndarray:
-        """Numbers as they are; choices as one-hot."""
+        """Numbers unchanged, choices as one-hot vectors."""
         if isinstance(self.space, (spaces.Box, spaces.MultiBinary)):
             return self.checked(observation).reshape(-1)
         value = self.find(observation)
@@ -77,7 +70,7 @@ class Leaf(NamedTuple):
 
 
 class Reader(NamedTuple):
-    """How an observation of the environment becomes a row of the rollout. `write` raises Misfit."""
+    """Writes observations into rows of the rollout. `write` raises Misfit."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -85,7 +78,7 @@ class Reader(NamedTuple):
     parts: tuple[Part, ...] = ()
 
     def vector(self, rows: np.ndarray) -> np.ndarray:
-        """The numbers of a row (or rows) that can be NaN; none for images."""
+        """The numbers of rows that can be NaN; none for images."""
         if self.dtype == "float32":
             return rows
         end = self.parts[0].end if self.parts and not self.parts[0].is_image else 0
@@ -112,11 +105,11 @@ def observation_reader(space: spaces.Space, env_id: str) -> Reader:
 
 
 def _check_size(what: str, space: spaces.Space, size: int, env_id: str) -> None:
-    """Before any memory is spent on it."""
+    """Called before memory is allocated."""
     if size > MAX_NUMBERS:
         raise InputError(
-            f"env.id: {env_id} has {what} of {size:,} numbers ({_short(space)}); expected at most"
-            f" {MAX_NUMBERS:,}; use a wrapper that encodes them in fewer"
+            f"env.id: {env_id} has {what} of {size:,} numbers ({_short(space)}), at most {MAX_NUMBERS:,} are"
+            " supported; use a wrapper that encodes them in fewer"
         )
 
 
@@ -126,7 +119,7 @@ def _short(space: spaces.Space) -> str:
 
 
 def _remedy(space: spaces.Space) -> str:
-    """A wrapper that leaves out what cannot be read, where there is something else."""
+    """Suggests a wrapper that keeps the readable parts of a Dict."""
     if not isinstance(space, spaces.Dict):
         return ""
     if any(type(part).__module__.startswith("minigrid.") for part in space.values()):
@@ -170,7 +163,7 @@ def _vector_reader(leaves: list[Leaf]) -> Reader:
 
 
 def _plain_reader(leaf: Leaf) -> Reader:
-    """One flat Box, the usual case: an array that is right already is copied without further questions."""
+    """One flat Box, the usual case: a matching array is copied without further checks."""
     shape, dtype = leaf.space.shape, leaf.space.dtype
     assert shape is not None
 
@@ -229,7 +222,7 @@ def _mixed_reader(vectors: list[Leaf], images: list[Leaf], env_id: str) -> Reade
 
 
 class ActionWriter(NamedTuple):
-    """How a row of the rollout becomes an action of the environment."""
+    """Converts a row of the rollout into an action of the environment."""
 
     spec: ActionSpec
     write: Callable[[np.ndarray], Any]
@@ -239,24 +232,16 @@ class ActionWriter(NamedTuple):
         return len(self.spec.sizes) if self.spec.kind == "categorical" else self.spec.sizes[0]
 
     def read_mask(self, info: dict[str, Any]) -> np.ndarray:
-        """[K] uint8: `info["action_mask"]`, which is one array over all choices, or one for each
-        component.
-        """
+        """[K] uint8, from one array for all choices or one for each component."""
         if "action_mask" not in info:
-            raise Misfit(
-                "no info['action_mask']; with env.action_masks there is one beside every observation"
-            )
+            raise Misfit("no info['action_mask']; env.action_masks requires one for every observation")
         given = info["action_mask"]
-        mask = (
-            np.concatenate(
-                [np.ravel(part) for part in (given if isinstance(given, (tuple, list)) else [given])]
-            )
-            != 0
-        )
-        if len(mask) != sum(self.spec.sizes):
+        parts = given if isinstance(given, (tuple, list)) else [given]
+        mask = np.concatenate([np.ravel(part) for part in parts]) != 0
+        expected = sum(self.spec.sizes)
+        if len(mask) != expected:
             raise Misfit(
-                f"an info['action_mask'] of {len(mask)} numbers; expected {sum(self.spec.sizes)}, one for"
-                " each choice"
+                f"an info['action_mask'] of {len(mask)} numbers; expected {expected}, one per choice"
             )
         if not all(part.any() for part in self._components(mask)):
             raise Misfit("an info['action_mask'] that allows nothing; expected at least one choice")
@@ -271,7 +256,7 @@ class ActionWriter(NamedTuple):
         return np.array(rows, np.float32)
 
     def random_rows(self, draws: np.random.Generator, num: int) -> np.ndarray:
-        """Actions as an untrained policy would draw them, [num, components]."""
+        """[num, components]: actions like those of an untrained policy."""
         shape = (num, self.num_components)
         if self.spec.kind == "gaussian":
             return draws.standard_normal(shape, np.float32)
@@ -306,9 +291,7 @@ def _action_writer(space: spaces.Space, env_id: str) -> ActionWriter:
 
 
 def box_scale(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Half the range of each dimension, and its middle: the environment's action is the network's times
-    the one plus the other.
-    """
+    """Half the range and the middle of each dimension; the environment's action is `output * half + middle`."""
     lower, upper = (
         np.where(abs(bound) < NO_BOUND, bound.astype(np.float64), np.nan) for bound in (low, high)
     )
@@ -318,9 +301,7 @@ def box_scale(low: np.ndarray, high: np.ndarray) -> tuple[np.ndarray, np.ndarray
 
 
 def _box_writer(space: spaces.Box) -> ActionWriter:
-    """-1 to 1 covers the bounds, or the 2 units beside the only one; the environment sees the clipped
-    action, the loss the one drawn.
-    """
+    """The outputs -1 to 1 cover the bounds, or 2 units from a single bound. Only the environment's action is clipped."""
     low, high, shape, dtype = space.low.reshape(-1), space.high.reshape(-1), space.shape, space.dtype
     half, middle = box_scale(low, high)
     spec = ActionSpec("gaussian", (low.size,), tuple(map(float, low)), tuple(map(float, high)))

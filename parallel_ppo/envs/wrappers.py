@@ -1,4 +1,4 @@
-"""Wrappers for `env.wrappers`, beside Gymnasium's own."""
+"""Wrappers for `env.wrappers`."""
 
 from typing import Any, SupportsFloat
 
@@ -6,9 +6,7 @@ import gymnasium
 
 
 class UprightPendulum(gymnasium.Wrapper):
-    """Pendulum with a sparse reward: 1 for each step in which the rod stands nearly still and upright,
-    otherwise 0.
-    """
+    """Pendulum with a sparse reward: 1 for each step in which the rod is upright and almost still, else 0."""
 
     def __init__(self, env: gymnasium.Env, angle: float = 0.3, speed: float = 1.5) -> None:
         super().__init__(env)

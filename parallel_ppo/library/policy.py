@@ -17,13 +17,13 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 from parallel_ppo.arguments import named_run
 from parallel_ppo.envs.families import spaces_of
-from parallel_ppo.envs.single import one_line
 from parallel_ppo.envs.spaces import Misfit, action_writer, box_scale, first_leaf, observation_reader
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, load_policy
 from parallel_ppo.evaluation.policy_files import make_actor
 from parallel_ppo.exits import InputError
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies import heads
+from parallel_ppo.printable import one_line
 
 HUB = "hub:"
 LOADING = threading.RLock()

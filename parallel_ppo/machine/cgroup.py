@@ -1,7 +1,6 @@
-"""Limits that control groups put on this process: CPU time and memory, versions 1 and 2.
+"""CPU and memory limits of control groups, versions 1 and 2.
 
-Every level from the process's own group up to the mount counts, because a parent may allow less than its
-child.
+All levels from the process's group up to the mount count, because a parent may allow less than its child.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 
 def read_text(path: Path) -> str | None:
-    """The stripped content, or None where the kernel, a container or a permission hides the file."""
+    """The stripped content, or None if the file is missing or unreadable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -26,24 +25,24 @@ def read_number(path: Path) -> int | None:
 
 
 def cpu_quota(root: Path) -> float | None:
-    """How many cores' worth of time per second the process may use; None without a limit."""
+    """CPU time in cores; None without a limit."""
     quotas = [_quota_v2(group) for group in _groups(root, None)]
     quotas += [_quota_v1(group) for group in _groups(root, "cpu")]
     return min((quota for quota in quotas if quota is not None), default=None)
 
 
 def memory_limit(root: Path) -> int | None:
-    """The tightest limit in bytes; None without one."""
+    """The lowest limit in bytes; None without a limit."""
     return min((limit for limit, _ in _memory(root)), default=None)
 
 
 def memory_left(root: Path) -> int | None:
-    """Bytes that may still be allocated under the tightest limit; page cache counts as free."""
+    """Bytes that can still be allocated; page cache counts as free. None without a limit."""
     return min((max(0, limit - used) for limit, used in _memory(root)), default=None)
 
 
 def oom_kills(root: Path) -> int:
-    """How often the kernel has killed for lack of memory: in this process's groups, and on the whole host."""
+    """Number of out-of-memory kills, in this process's groups and on the host."""
     total = _counter(root / "proc/vmstat", "oom_kill")
     for controller, name in ((None, "memory.events"), ("memory", "memory.oom_control")):
         total += sum(_counter(group / name, "oom_kill") for group in _groups(root, controller))
@@ -72,8 +71,7 @@ def _quota_v1(group: Path) -> float | None:
 def _memory(root: Path) -> Iterator[tuple[int, int]]:
     """(limit, memory in use without page cache) of every limited group."""
     for group in _groups(root, None):
-        # Above memory.high nothing fails, but the kernel slows the process to a crawl: a limit for our
-        # purpose.
+        # Above memory.high the kernel slows the process to a crawl, so it is a limit too.
         for name in ("memory.max", "memory.high"):
             limit = read_number(group / name)
             if limit is not None:
@@ -92,15 +90,14 @@ def _memory_in_use(group: Path, usage_file: str, prefix: str) -> int:
 
 
 def _groups(root: Path, controller: str | None) -> Iterator[Path]:
-    """The process's group and its visible ancestors; `controller` None: the one hierarchy of version 2."""
+    """The process's group and its visible ancestors. `controller` None means version 2."""
     path = _group_path(root, controller)
     mount = _mount(root, controller, path)
     if path is None or mount is None:
         return
     mount_root, mount_point = mount
     top = root / mount_point.lstrip("/")
-    # Outside a container's own subtree (or without a cgroup namespace) the mount point is all that can be
-    # seen.
+    # Outside a container's subtree, or without a cgroup namespace, only the mount point is visible.
     inside = PurePosixPath(path).relative_to(mount_root) if _is_below(path, mount_root) else PurePosixPath()
     group = top / inside
     yield group
@@ -118,7 +115,7 @@ def _group_path(root: Path, controller: str | None) -> str | None:
 
 
 def _mount(root: Path, controller: str | None, path: str | None) -> tuple[str, str] | None:
-    """(root, mount point) of the hierarchy, a mount that shows `path` before any other."""
+    """Root and mount point of the hierarchy, preferably of a mount that contains `path`."""
     found = None
     for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
         before, _, after = line.partition(" - ")

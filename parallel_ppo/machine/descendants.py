@@ -1,6 +1,4 @@
-"""Processes that end with whoever started them: children, the helpers that environments start, and
-daemons of those.
-"""
+"""Makes processes end with their parent: children, helpers that environments start, and their daemons."""
 
 import contextlib
 import ctypes
@@ -12,34 +10,34 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-KILL_PATIENCE = 2.0  # longer lives only what is stuck in the kernel
+KILL_PATIENCE = 2.0  # a process that survives longer is stuck in the kernel
 COORDINATOR_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 LIBRARY = ctypes.CDLL(None)
 LOOK_EVERY = 0.1  # seconds
-KEEPER = b"ppo-keeper"  # what the kernel calls who ends after its parent, with all its descendants
-OUTLIVES = "PARALLEL_PPO_OUTLIVES"  # in the environment of what ends by itself, after whoever started it
+KEEPER = b"ppo-keeper"  # the kernel's name of a process that kills its descendants when its parent ends
+OUTLIVES = "PARALLEL_PPO_OUTLIVES"  # environment variable of processes that end by themselves
 
 
 def die_with_parent(number: int = signal.SIGKILL) -> None:
-    """Holds through exec: even a parent that dies while this process still starts up takes it along."""
+    """Remains in force after exec."""
     LIBRARY.prctl(PR_SET_PDEATHSIG, number)
 
 
 def tie_to_parent(expected: int) -> None:
-    """Die when the parent dies; and at once, if it died before this line."""
+    """Ends this process when the parent ends, or at once if it ended already."""
     die_with_parent()
     if os.getppid() != expected:
         os._exit(1)
 
 
 def adopt_orphans(is_on: bool = True) -> None:
-    """From here on, descendants whose parent dies become children of this process, daemons included."""
+    """Descendants whose parent ends become children of this process, including daemons."""
     LIBRARY.prctl(PR_SET_CHILD_SUBREAPER, int(is_on))
 
 
 def become_keeper() -> None:
-    """For who kills all its descendants when it sees that its parent has ended. It must live until then: from
-    here on a watcher of the parent leaves it alone, and a parent's end wakes it should it be stopped.
+    """For a process that kills its descendants when its parent ends, and must live until then. The parent's watcher
+    spares it, and the parent's end wakes it if it is stopped.
     """
     name = Path("/proc/self/comm")
     before = name.read_bytes().strip()
@@ -50,9 +48,7 @@ def become_keeper() -> None:
 
 
 def ignore_signals() -> None:
-    """With handlers that do nothing, not SIG_IGN: what is started from here has the usual signals again,
-    after exec and after fork.
-    """
+    """Uses empty handlers instead of SIG_IGN, so that child processes get the default signals."""
 
     def restore() -> None:
         for number in COORDINATOR_SIGNALS:
@@ -65,9 +61,7 @@ def ignore_signals() -> None:
 
 
 def kill_descendants(keep: frozenset[int] = frozenset()) -> None:
-    """All but the children in `keep` and theirs. What a killed child leaves behind comes to this process, so
-    nobody escapes by ending its parent.
-    """
+    """Spares the children in `keep` and their descendants. Orphans become children of this process, so none escape."""
     import psutil
 
     known: set[int] = set()
@@ -86,9 +80,7 @@ def kill_descendants(keep: frozenset[int] = frozenset()) -> None:
 
 
 def kill_session(leader: int) -> None:
-    """For a leader that was killed before it could kill its descendants: what it left behind is still in
-    its session.
-    """
+    """For a leader that was killed before it could kill its descendants."""
     import psutil
 
     for process in psutil.process_iter():
@@ -98,10 +90,9 @@ def kill_session(leader: int) -> None:
 
 
 class Guarded:
-    """Work in a process whose descendants all end with it, with this process (in whatever way), or at
-    `close`.
+    """Runs work in a process. All its descendants end with it, with this process, or at `close`.
 
-    A guard between the two sees to that: this process may be killed, and the work may be stopped or crash.
+    A guard process between the two kills them, even if this process is killed or the work crashes.
     """
 
     def __init__(self, work: Callable[[], None]) -> None:
@@ -136,16 +127,16 @@ def _guard(work: Callable[[], None], watched: int) -> None:
     kill_descendants()
 
 
-# --- a process that makes environments itself ---------------------------------------------------------------
+# --- environments in this process ---------------------------------------------------------------------------
 
 
 @contextlib.contextmanager
 def watching_descendants() -> Iterator[None]:
-    """Should this process be killed meanwhile, whatever it started is killed too, daemons included.
+    """If this process is killed, its descendants are killed too, including daemons.
 
-    It cannot be what `Guarded` is, a process under a guard: it has the terminal, for Ctrl-C and debuggers.
-    So another process looks at its descendants now and then; it misses what is younger than its last look.
-    Those of the fork server and of guards are left to them, who miss nobody.
+    `Guarded` is no option, because this process needs the terminal for Ctrl-C and debuggers. So another process
+    lists the descendants regularly; it misses those younger than its last look. The fork server and guards kill
+    their own descendants.
     """
     adopt_orphans()
     watched = os.pidfd_open(os.getpid())
@@ -168,20 +159,20 @@ def watching_descendants() -> Iterator[None]:
 def _watch(process: int, ended: int) -> None:
     os.setsid()
     ignore_signals()
-    known: dict[int, int] = {}  # pid -> descriptor: a pid may come to mean another process
+    known: dict[int, int] = {}  # pid -> descriptor, because pids are reused
     while not select.select([ended], [], [], LOOK_EVERY)[0]:
         _learn_of(process, known)
     for pid in list(known):
         if not _ends_by_itself(pid):
             _learn_of(pid, known)
     for pid, descriptor in known.items():
-        if not _ends_by_itself(pid):  # it may have become a keeper since it was learned of
+        if not _ends_by_itself(pid):  # it may have become a keeper meanwhile
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(descriptor, signal.SIGKILL)
 
 
 def _learn_of(process: int, known: dict[int, int]) -> None:
-    """Adds the descendants of a process, and drops the dead."""
+    """Adds the descendants of a process and removes those that ended."""
     found = [pid for pid in _descendants(process) if pid != os.getpid()]
     for pid in found:
         if pid not in known:
@@ -209,4 +200,4 @@ def _ends_by_itself(process: int) -> bool:
         is_keeper = (place / "comm").read_bytes().strip() == KEEPER
         return is_keeper or f"{OUTLIVES}=".encode() in (place / "environ").read_bytes()
     except OSError:
-        return True  # it has
+        return True  # it ended

@@ -1,63 +1,62 @@
-"""One model of an iteration for all advice on workers: how long would it take with another number?
+"""A model of an iteration's time with another number of workers, for all advice on workers.
 
-Collection comes in slices and the update in microbatches. A piece is done by one worker, so the worker with the most
-pieces sets the time of a part; and work that computes goes no faster than the cores, however many workers
-share them. What the coordinator does alone and what nodes exchange does not divide at all. Pure arithmetic on
-seconds: it reads no file, starts no process and knows no settings.
+Collection consists of slices and the update of microbatches. One worker does a piece, so the worker with the most
+pieces sets the time of a part, and computation is limited by the number of cores. The coordinator's work and the
+exchange between nodes do not divide.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
-MESSAGE = 1e-4  # seconds for a task and its answer: 36 us for the bare pipe, the rest in pool and worker
-HAND_OVER = 1e-5  # for an optimizer step that workers take without being asked
-WORTH_SAYING = 1.05  # a smaller predicted gain is less than the model can tell
-WORTH_PROCESSES = 1.15  # what worker processes must bring before they are started
-NOTABLE = 0.1  # of a part's time
-WAITING = 0.75  # environments that need a core for less of their time than this are said to wait
+MESSAGE = 1e-4  # seconds for a task and its answer: 36 us in the pipe, the rest in pool and worker
+HAND_OVER = 1e-5  # seconds for an optimizer step that workers take without messages
+WORTH_SAYING = 1.05  # the model cannot predict smaller gains
+WORTH_PROCESSES = 1.15  # the least gain for which worker processes are started
+NOTABLE = 0.1  # share of a part's time
+WAITING = 0.75  # environments wait if they need a core for a smaller share of their time
 UNLIMITED = 1 << 20
 
 
 class Pieces(NamedTuple):
-    """What the work of an iteration is cut into."""
+    """The pieces of an iteration's work."""
 
     slices: int
     microbatches: int  # of one minibatch
     updates: int  # optimizer steps
-    is_asked: bool = True  # for each microbatch; otherwise workers take the steps by themselves
+    is_asked: bool = True  # one message for each microbatch; otherwise workers take the steps themselves
 
 
 class Iteration(NamedTuple):
-    """Seconds of one iteration with `workers` workers (0: none), and what they depend on."""
+    """Seconds of one iteration with `workers` workers (0: none), and the model's inputs."""
 
     collect: float
     learn: float
-    coordinator: float  # it alone works
+    coordinator: float  # while it works alone
     pieces: Pieces
     workers: int
     cores: int
     exchange: float = 0.0
     checkpoints: float = 0.0
-    idle_collect: float = 0.0  # share of the part in which a worker had nothing to do
+    idle_collect: float = 0.0  # share of the part in which workers were idle
     idle_learn: float = 0.0
-    is_measured: bool = False  # whether the next two are
+    is_measured: bool = False  # applies to the next three
     needs_core: float = 1.0  # share of a collecting worker's time
-    core_taken: float = 0.0  # share of the busy workers' time in which something else ran on their cores
-    stolen: float = 0.0  # share of the time wanted of the CPUs that the host gave to other machines
+    core_taken: float = 0.0  # share of the workers' busy time in which other programs used their cores
+    stolen: float = 0.0  # share of CPU time that the host gave to other virtual machines
 
     @property
     def total(self) -> float:
         return self.collect + self.learn + self.coordinator + self.exchange + self.checkpoints
 
     def seconds(self, workers: int) -> float:
-        """The same iteration with another number of workers."""
+        """The iteration's time with another number of workers."""
         collect = self.collect * self._collecting(workers) / self._collecting(self.workers)
         learn = self.learn * self._learning(workers) / self._learning(self.workers)
         talk = self._talk() * (bool(workers) - bool(self.workers))
         return self.total - self.collect - self.learn + collect + learn + talk
 
     def _talk(self) -> float:
-        """What it costs that tasks are given to other processes."""
+        """The cost of messages to other processes."""
         pieces = self.pieces
         step = MESSAGE * (pieces.microbatches + 1) if pieces.is_asked else HAND_OVER
         return MESSAGE * pieces.slices + pieces.updates * step
@@ -66,7 +65,7 @@ class Iteration(NamedTuple):
         return self.total / self.seconds(workers)
 
     def best(self) -> int:
-        """The fewest workers that nothing beats; more than the cores only for environments that wait."""
+        """The smallest number with the best time; more than the cores only if environments wait."""
         most = max(self.cores, self.pieces.slices if self.waits else 1)
         return min(range(1, most + 1), key=lambda workers: (round(self.seconds(workers), 6), workers))
 
@@ -82,7 +81,7 @@ class Iteration(NamedTuple):
 
 
 def busiest(pieces: int, workers: int, cores: int = UNLIMITED, needs_core: float = 1.0) -> float:
-    """The share of the work of the busiest worker when pieces are dealt evenly; or of a core, if more."""
+    """The busiest worker's share of evenly divided pieces, or the busiest core's share if that is larger."""
     workers = max(1, workers)
     return max(-(-pieces // workers) / pieces, needs_core / min(workers, cores))
 
@@ -90,17 +89,17 @@ def busiest(pieces: int, workers: int, cores: int = UNLIMITED, needs_core: float
 def from_records(
     mean: Callable[[str], float], pieces: Pieces, *, workers: int, cores: int, checkpoints: float = 0.0
 ) -> Iteration:
-    """From the means of the columns of metrics.jsonl; `checkpoints` is their share of all the time."""
+    """`mean` gives the mean of a column of metrics.jsonl; `checkpoints` is a share of the total time."""
     seconds, hands = mean("t_iter"), max(1, workers)
     collect, coordinator = mean("share_collect"), mean("share_coordinator")
     busy = hands * (1 - mean("idle_share")) + coordinator
     needs_core, taken, stolen = 1.0, 0.0, 0.0
-    is_measured = mean("cpu_percent") > 0 and mean("cpu_wait_percent") >= 0  # not where a column is missing
+    is_measured = mean("cpu_percent") > 0 and mean("cpu_wait_percent") >= 0  # False if a column is missing
     if is_measured and collect > 0:
         taken, ran = mean("cpu_wait_percent") / 100, mean("cpu_percent") / 100
         stolen = min(0.99, mean("cpu_steal_percent") / 100) if mean("cpu_steal_percent") > 0 else 0.0
-        # The update only computes: whoever was busy and neither ran nor waited for a core was in an
-        # environment that waited.
+        # The update only computes: a busy worker that neither ran nor waited for a core was in a waiting
+        # environment.
         waited = max(0.0, busy - ran / (1 - stolen) - taken)
         needs_core = max(0.01, 1 - waited / (hands * collect * max(0.01, 1 - mean("idle_collect"))))
     return Iteration(
@@ -121,8 +120,8 @@ def from_records(
     )
 
 
-def limited_by(iteration: Iteration, command: str = "--num-workers {}") -> str:
-    """The part that takes most of the time, why, and what would help. `command` asks for workers."""
+def limited_by(iteration: Iteration) -> str:
+    """The part that takes most of the time, the reason, and a remedy."""
     parts = {
         name: getattr(iteration, name)
         for name in ("collect", "learn", "coordinator", "exchange", "checkpoints")
@@ -131,8 +130,8 @@ def limited_by(iteration: Iteration, command: str = "--num-workers {}") -> str:
     share = f"{parts[part] / iteration.total:.0%} of the time"
     if part == "coordinator":
         return (
-            f"the coordinator, which worked alone for {share}; a larger --batch-size or --n-steps (both "
-            "change what is learned) helps"
+            f"the coordinator, which worked alone for {share}; a larger --batch-size or --n-steps helps (both "
+            "change what is learned)"
         )
     if part == "exchange":
         return (
@@ -143,7 +142,7 @@ def limited_by(iteration: Iteration, command: str = "--num-workers {}") -> str:
         return f"checkpoints ({share}); a longer logging.checkpoint_interval helps"
     is_collect = part == "collect"
     what = f"{'environments and inference' if is_collect else 'the arithmetic of the gradients'} ({share})"
-    return f"{what}{_why(iteration, is_collect)}; {_remedy(iteration, is_collect, command)}"
+    return f"{what}{_why(iteration, is_collect)}; {_remedy(iteration, is_collect)}"
 
 
 def _why(iteration: Iteration, is_collect: bool) -> str:
@@ -164,15 +163,15 @@ def _why(iteration: Iteration, is_collect: bool) -> str:
     return ""
 
 
-def _remedy(iteration: Iteration, is_collect: bool, command: str) -> str:
+def _remedy(iteration: Iteration, is_collect: bool) -> str:
     workers, best = iteration.workers, iteration.best()
     gain = iteration.gain(best)
     if iteration.core_taken > 1 - WAITING and workers <= iteration.cores:
-        return "end them, or give this run CPUs of its own with hardware.pinning"
+        return "stop them, or reserve CPUs for this run with hardware.pinning"
     if gain > (WORTH_SAYING if workers else WORTH_PROCESSES):
-        return f"{command.format(best)} should make an iteration {1 - 1 / gain:.0%} shorter"
+        return f"--num-workers {best} should make an iteration {1 - 1 / gain:.0%} shorter"
     if not workers and iteration.cores > 1:
-        return "worker processes would cost more in messages than they bring"
+        return "worker processes would cost more in messages than they gain"
     pieces = iteration.pieces.slices if is_collect else iteration.pieces.microbatches
     if pieces <= max(1, workers) or (is_collect and iteration.waits):
         key = "env.slice_envs" if is_collect else "training.lane_samples"

@@ -1,7 +1,7 @@
-"""What this process may really use of its machine: cores, CPU time, memory, descriptors.
+"""The resources that this process may use: cores, CPU time, memory, descriptors.
 
-Reads procfs, sysfs and cgroupfs below a `root`, so that recorded trees of other machines can be read too.
-Imports neither torch nor numpy: it must be able to run before them (see `placement.set_thread_variables`).
+Reads procfs, sysfs and cgroupfs below a `root`, so that tests can use recordings of other machines. Imports neither
+torch nor NumPy, because it runs before them (see `placement.set_thread_variables`).
 """
 
 from __future__ import annotations
@@ -17,42 +17,32 @@ from parallel_ppo.machine.cgroup import read_number, read_text
 from parallel_ppo.printable import count
 
 GIB = 1 << 30
-# Of the strongest core: turbo bins of equal cores differ by a few percent, kinds of cores by 25% or more.
+# Relative to the strongest core: equal cores differ by a few percent, kinds of cores by 25% or more.
 EFFICIENCY_BELOW = 0.8
 MAX_CPU = 1 << 16
 
 
 @dataclass(frozen=True)
 class Core:
-    """One logical CPU the process may run on."""
+    """One usable logical CPU."""
 
-    cpu: int
-    """The kernel's number, as `taskset` takes it."""
-    core_id: int
-    """The physical core inside its package; SMT siblings share it."""
+    cpu: int  # the kernel's number, as for `taskset`
+    core_id: int  # the physical core in its package; SMT siblings share it
     package: int
     numa_node: int
-    is_performance: bool
-    """False for the efficiency cores of a hybrid machine."""
-    smt_thread: int
-    """0 for the first usable hardware thread of a physical core, 1 for its sibling."""
+    is_performance: bool  # False for the efficiency cores of a hybrid machine
+    smt_thread: int  # 0 for the first usable hardware thread of a physical core, 1 for its sibling
 
 
 @dataclass(frozen=True)
 class Machine:
-    cores: tuple[Core, ...]
-    """The usable logical CPUs (affinity and cpuset applied), by number."""
-    num_online: int
-    """All logical CPUs of the host that are on, usable or not."""
-    cpu_quota: float | None
-    """Cores' worth of CPU time the cgroup grants; None without a limit."""
+    cores: tuple[Core, ...]  # usable by affinity and cpuset, by number
+    num_online: int  # logical CPUs of the host that are on
+    cpu_quota: float | None  # CPU time of the cgroup in cores; None without a limit
     cpu_model: str
-    memory_bytes: int
-    """What can still be allocated: MemAvailable or what is left of the cgroup limit, the smaller."""
-    memory_limit_bytes: int
-    """What the process could ever have: physical memory or the cgroup limit, the smaller."""
-    max_descriptors: int | None
-    """RLIMIT_NOFILE, soft; None when unlimited."""
+    memory_bytes: int  # free memory: of the host or below the cgroup limit, the smaller
+    memory_limit_bytes: int  # physical memory or the cgroup limit, the smaller
+    max_descriptors: int | None  # soft RLIMIT_NOFILE; None without a limit
 
     @property
     def cpus(self) -> tuple[int, ...]:
@@ -71,7 +61,7 @@ class Machine:
         return len({core.is_performance for core in self.cores}) == 2
 
     def summary(self) -> str:
-        """One line for logs and tables: `16 cores x 2 threads, 2 NUMA nodes, quota 3`."""
+        """For example `16 physical cores, 32 usable CPUs of 32, 2 NUMA nodes, cgroup quota 3 cores`."""
         physical = [core for core in self.cores if core.smt_thread == 0]
         if self.is_hybrid:
             num_performance = sum(core.is_performance for core in physical)
@@ -104,13 +94,13 @@ def read_machine(root: Path = Path("/")) -> Machine:
 
 
 def parse_cpu_list(text: str) -> tuple[int, ...]:
-    """`"0-3,8"` -> (0, 1, 2, 3, 8), the kernel's and taskset's notation; ValueError when it is not one."""
+    """`"0-3,8"` -> (0, 1, 2, 3, 8), in the notation of the kernel and taskset."""
     cpus: list[int] = []
     for part in filter(None, text.strip().split(",")):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
         if last < first or last >= MAX_CPU:
-            raise ValueError(f"{part.strip()!r} is not a CPU or a range of CPUs: write it like 0-3,8")
+            raise ValueError(f"{part.strip()!r} is not a CPU or a range of CPUs; expected a list like 0-3,8")
         cpus.extend(range(first, last + 1))
     return tuple(cpus)
 
@@ -131,7 +121,7 @@ def _online_cpus(root: Path) -> tuple[int, ...]:
 
 
 def _usable_cpus(root: Path) -> tuple[int, ...]:
-    """Affinity (taskset and cpusets both show in it) without CPUs that are switched off."""
+    """The affinity, which includes taskset and cpusets, without CPUs that are off."""
     match = re.search(
         r"^Cpus_allowed_list:\s*(\S+)", read_text(root / "proc/self/status") or "", re.MULTILINE
     )
@@ -147,14 +137,14 @@ def _read_cores(root: Path, cpus: tuple[int, ...]) -> tuple[Core, ...]:
     for cpu in cpus:
         topology = root / f"sys/devices/system/cpu/cpu{cpu}/topology"
         siblings = parse_cpu_list(read_text(topology / "thread_siblings_list") or str(cpu))
-        # core_id repeats across dies and clusters on some machines; the lowest sibling never does.
+        # The kernel's core_id repeats across dies of some machines; the lowest sibling is unique.
         core_id, package = min(siblings), max(0, read_number(topology / "physical_package_id") or 0)
         cores.append(Core(cpu, core_id, package, node_of.get(cpu, 0), cpu in performance, 0))
     return _number_threads(cores)
 
 
 def _number_threads(cores: Iterable[Core]) -> tuple[Core, ...]:
-    """Count each physical core's threads among the usable ones only: a lone sibling is a whole core to us."""
+    """Numbers the usable threads of each physical core; a single usable sibling counts as a core."""
     seen: dict[tuple[int, int], int] = {}
     numbered = []
     for core in sorted(cores, key=lambda core: core.cpu):
@@ -170,7 +160,7 @@ def _nodes(root: Path) -> Iterator[tuple[int, tuple[int, ...]]]:
 
 
 def _performance_cpus(root: Path, cpus: tuple[int, ...]) -> set[int]:
-    """All of them unless there are two kinds: by Intel's device lists, by capacity, or by top frequency."""
+    """All CPUs, unless Intel's device lists, capacities or top frequencies show two kinds."""
     efficiency = set(parse_cpu_list(read_text(root / "sys/devices/cpu_atom/cpus") or ""))
     if efficiency:
         return set(cpus) - efficiency or set(cpus)
@@ -190,7 +180,7 @@ def _cpu_model(root: Path) -> str:
 
 
 def _memory(root: Path) -> tuple[int, int]:
-    """(total, available) bytes of the host."""
+    """Total and available bytes of the host."""
     found = re.findall(r"^(\w+):\s+(\d+) kB", read_text(root / "proc/meminfo") or "", re.MULTILINE)
     fields = {name: int(kilobytes) << 10 for name, kilobytes in found}
     return fields.get("MemTotal", 0), fields.get("MemAvailable", fields.get("MemFree", 0))

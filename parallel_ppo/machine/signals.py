@@ -1,9 +1,8 @@
-"""Signals: what they mean depends on where the run is.
+"""Signals, and their effect at each point of a run.
 
-Before training nothing can be lost, so the process leaves at once. During training the signal is remembered
-and wakes a waiting pool; the iteration is abandoned at the next safe place (`check`), or inside
-`interruptible()`, whose work is thrown away anyway. While files are written nothing is interrupted. A second
-Ctrl-C ends the process at once, whatever it does.
+Before training, the process ends at once. During training, a signal is recorded and wakes a waiting pool; the
+iteration is abandoned at the next `check`, or anywhere inside `interruptible()`, whose work is discarded. Writing
+files is never interrupted. A second Ctrl-C ends the process at once.
 """
 
 import contextlib
@@ -25,12 +24,12 @@ ENDINGS = {
 
 
 class TimeUp(BaseException):
-    """Not an Exception, so that no handler of the user's eats it."""
+    """Not an Exception, so that user code does not catch it."""
 
 
 @contextlib.contextmanager
 def time_limit(seconds: float) -> Iterator[None]:
-    """TimeUp in Python code that takes longer. In other threads there is no limit."""
+    """Raises TimeUp in Python code that takes longer. Has no effect in other threads."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -48,7 +47,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 class NoSignals:
-    """Leaves signals to Python: evaluation, tests."""
+    """Leaves signals to Python, for evaluation and tests."""
 
     waker: socket.socket | None = None
 
@@ -60,7 +59,7 @@ class NoSignals:
 
 
 class Signals(NoSignals):
-    """Handlers from here to `close`. What the caller had ignored stays ignored (nohup, background jobs)."""
+    """Handlers until `close`. Signals that were ignored stay ignored (nohup, background jobs)."""
 
     waker: socket.socket
 
@@ -85,7 +84,7 @@ class Signals(NoSignals):
             self._leave(code, name)
         if self.pending is not None:
             if number == signal.SIGINT:
-                os._exit(ExitCode.INTERRUPTED)  # the workers die with this process
+                os._exit(ExitCode.INTERRUPTED)  # workers end with this process
             return
         self.pending = Interrupted(code, name)
         if self.active:
@@ -93,18 +92,18 @@ class Signals(NoSignals):
             raise self.pending
 
     def _leave(self, code: ExitCode, name: str) -> None:
-        """No clean-up is needed: nothing has a name, and every process dies with this one."""
+        """Needs no cleanup: nothing has a name, and every process ends with this one."""
         with contextlib.suppress(OSError):
-            os.write(2, f"stopped by {name} before training went on; nothing was changed\n".encode())
+            os.write(2, f"stopped by {name} before training started; nothing was changed\n".encode())
         self.before_leaving(name)
         os._exit(code)
 
     def started(self) -> None:
-        """From here on there is something to save."""
+        """From now on there is state to save."""
         self.is_starting = False
 
     def check(self) -> None:
-        """A safe place to stop at. Empties the waker, which would stay readable after a signal that is not ours."""
+        """A safe place to stop. Empties the waker, which other signals fill too."""
         with contextlib.suppress(OSError):
             self.waker.recv(4096)
         if self.pending is not None:
@@ -112,7 +111,7 @@ class Signals(NoSignals):
 
     @contextlib.contextmanager
     def interruptible(self) -> Iterator[None]:
-        """Work that may be broken off anywhere, because its results will be thrown away."""
+        """Work that may be interrupted anywhere, because its results are discarded then."""
         self.active = True
         try:
             self.check()
@@ -122,7 +121,7 @@ class Signals(NoSignals):
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Inside `interruptible()`, a stretch that must not be torn; a signal is raised at its end."""
+        """Defers signals inside `interruptible()` to the end of the block."""
         was_active, self.active = self.active, False
         try:
             yield

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.printable import described
 from parallel_ppo.settings.named_code import find
 
 KEY = "training.policy"
@@ -28,7 +29,7 @@ def maker(path: str) -> Callable[..., nn.Module]:
             with torch.device("cpu"):
                 trunk = found(*shape)
         except Exception as error:
-            raise InputError(f"{KEY}: {path}({made_with}) cannot be made ({_words(error)})") from None
+            raise InputError(f"{KEY}: {path}({made_with}) cannot be made ({described(error)})") from None
         if not isinstance(getattr(trunk, "num_features", None), int):
             trunk.num_features = _count_features(trunk, path, shape)  # type: ignore[assignment]
         return trunk
@@ -47,17 +48,13 @@ def _run(trunk: nn.Module, observation: Any, path: str) -> Tensor:
     try:
         features = trunk(observation)
     except Exception as error:
-        raise InputError(f"{KEY}: {path} cannot read the observations ({_words(error)})") from None
+        raise InputError(f"{KEY}: {path} cannot read the observations ({described(error)})") from None
     if not isinstance(features, Tensor) or features.dim() != 2 or features.dtype != torch.float32:
         found = (
             f"{features.dtype} {tuple(features.shape)}" if isinstance(features, Tensor) else type(features)
         )
         raise InputError(f"{KEY}: {path} returned {found}; expected a float32 tensor (batch, features)")
     return features
-
-
-def _words(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
 def check(path: str, trunk: nn.Module, observation: Any, drawn: Callable[[int], nn.Module]) -> None:

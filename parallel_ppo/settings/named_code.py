@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 from parallel_ppo.exits import InputError, is_interruption
+from parallel_ppo.printable import described
 from parallel_ppo.storage import working_folder
 
 
@@ -19,9 +20,8 @@ def import_for(key: str, module: str, path: str) -> Any:
     except BaseException as error:
         if is_interruption(error):
             raise
-        detail = " ".join(str(error).split())[:200]
         raise InputError(
-            f"{key}: cannot import {module!r} for {path!r} ({type(error).__name__}: {detail}); run from the"
+            f"{key}: cannot import {module!r} for {path!r} ({described(error)}); run from the"
             " folder that contains it, or add that folder to PYTHONPATH"
         ) from None
 

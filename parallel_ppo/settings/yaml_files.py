@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.printable import one_line
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.storage.files import Damaged, read_regular
 
@@ -73,8 +74,7 @@ def parse_value(text: str, source: str) -> Any:
     except InputError:
         raise
     except Exception as error:  # PyYAML raises almost any exception for odd input
-        detail = " ".join(str(error).split())[:200]
-        raise InputError(f"{source}: is not valid YAML ({detail})") from None
+        raise InputError(f"{source}: is not valid YAML ({one_line(error)})") from None
 
 
 def _depth(text: str) -> int:

@@ -7,6 +7,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors import numpy as safetensors
 
+from parallel_ppo.printable import one_line
 from parallel_ppo.storage.files import Damaged, Pieces, open_regular
 
 MAX_FILE, MAX_HEADER = 1 << 40, 1 << 24
@@ -63,7 +64,7 @@ def parse_arrays(data: bytes, what: str) -> dict[str, np.ndarray]:
         OverflowError,
         MemoryError,
     ) as error:
-        raise Damaged(f"{what} is not a safetensors file ({' '.join(str(error).split())[:120]})") from None
+        raise Damaged(f"{what} is not a safetensors file ({one_line(error)})") from None
 
 
 def read_metadata(path: Path) -> dict[str, str]:

@@ -161,7 +161,9 @@ def test_learning_settings_cannot_change_on_resume(tmp_path: Path) -> None:
     train(directory, *FAST, "--num-workers", "1")
     outcome = command("train_parallel_timed.py", "--resume", str(directory), "--learning-rate", "0.5")
     assert outcome.code == 2
-    assert outcome.err.startswith("error: --learning-rate: is 0.001 in the saved run and cannot change to 0.5")
+    assert outcome.err.startswith(
+        "error: --learning-rate: is 0.001 in the saved run and cannot change to 0.5"
+    )
 
 
 def test_a_spent_budget_and_a_schedule_that_is_extended(

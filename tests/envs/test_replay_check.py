@@ -90,7 +90,7 @@ def run(directory: Path, habit: str, *more: str) -> dict:
 
 def test_the_promise_is_given_up_once_and_aloud(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert not run(tmp_path, "draws its rewards")["bit_exact"]
-    assert capsys.readouterr().err.count("has another reward at step 1 when an episode is played again") == 1
+    assert capsys.readouterr().err.count("has another reward at step 1 when an episode is replayed") == 1
     assert train.train_sequential(["--resume", str(tmp_path), "--total-timesteps", "192", "--quiet"]) == 0
     assert capsys.readouterr().err.count("an environment could not be reached again") == 1
     assert not json.loads((tmp_path / "summary.json").read_text())["bit_exact"]

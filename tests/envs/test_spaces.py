@@ -12,7 +12,7 @@ HUGE = [spaces.Discrete(2**40), spaces.MultiBinary(10**9), spaces.MultiDiscrete(
 @pytest.mark.parametrize("space", HUGE, ids=str)
 def test_a_huge_space_is_one_line(space: spaces.Space) -> None:
     for use in (observation_reader, action_writer):
-        with pytest.raises(InputError, match="expected at most 16,777,215") as caught:
+        with pytest.raises(InputError, match="at most 16,777,215") as caught:
             use(space, "Huge-v0")
         assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="Huge-v0 has observations of"):
