@@ -1,6 +1,4 @@
-"""PPO for machines with CPUs: the same bits at any number of workers. What is offered here is imported
-when it is used.
-"""
+"""PPO for CPU machines: the same bits for any number of workers. Names are imported at first use."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
@@ -15,32 +13,38 @@ if TYPE_CHECKING:
     from parallel_ppo.library.training import train
     from parallel_ppo.training.callbacks import Progress
 
-__all__ = [
-    "CallbackError", "InputError", "Policy", "Progress", "Run", "RunError", "__version__", "evaluate", "export",
-    "load", "play", "push", "train", "verify",
-]  # fmt: skip
-_HOMES = {
-    "CallbackError": "exits",
-    "InputError": "exits",
-    "Policy": "library.policy",
-    "Progress": "training.callbacks",
-    "Run": "library.run",
-    "RunError": "exits",
-    "evaluate": "library.commands",
-    "export": "library.commands",
-    "load": "library.policy",
-    "play": "library.commands",
-    "push": "library.commands",
-    "train": "library.training",
-    "verify": "library.commands",
+_NAMES = {
+    "exits": ("CallbackError", "InputError", "RunError"),
+    "library.commands": ("evaluate", "export", "play", "push", "verify"),
+    "library.policy": ("Policy", "load"),
+    "library.run": ("Run",),
+    "library.training": ("train",),
+    "training.callbacks": ("Progress",),
 }
+__all__ = [
+    "CallbackError",
+    "InputError",
+    "Policy",
+    "Progress",
+    "Run",
+    "RunError",
+    "__version__",
+    "evaluate",
+    "export",
+    "load",
+    "play",
+    "push",
+    "train",
+    "verify",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'parallel_ppo' has no attribute {name!r}")
-    globals()[name] = found = getattr(importlib.import_module(f"parallel_ppo.{_HOMES[name]}"), name)
-    return found
+    for module, names in _NAMES.items():
+        if name in names:
+            globals()[name] = found = getattr(importlib.import_module(f"parallel_ppo.{module}"), name)
+            return found
+    raise AttributeError(f"module 'parallel_ppo' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -1,4 +1,4 @@
-"""What all commands share: one parser, one style of error, numbers as people write them, one way to end."""
+"""The parser, number formats, error style and exit handling of all commands."""
 
 import argparse
 import contextlib
@@ -30,12 +30,12 @@ SCRIPTS = {
     "quick_test.py": "doctor",
     "tools/suite.py": "suite",
     "tools/autotune.py": "tune",
-}  # what each is called in `parallel-ppo`
+}  # and the names of the commands in `parallel-ppo`
 MODULE = "-m parallel_ppo "
 
 
 def as_typed(example: str) -> str:
-    """A command as it is typed here: with the script of a checkout, or with the installed command."""
+    """A command for this installation: with the script of a checkout, or with `parallel-ppo`."""
     script, space, rest = example.partition(" ")
     is_checkout = (HOME / "train_timed.py").is_file()
     if script in SCRIPTS and not is_checkout:
@@ -46,7 +46,7 @@ def as_typed(example: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line that names the flag; `--help` ends with examples."""
+    """Reports errors in one line that names the flag; `--help` ends with examples."""
 
     def __init__(self, *, description: str, examples: Sequence[str], quiet: bool = True) -> None:
         super().__init__(
@@ -60,26 +60,25 @@ class Parser(argparse.ArgumentParser):
             self.add_argument("--quiet", action="store_true", help="print only warnings and errors")
 
     def group(self, name: str) -> "argparse._ArgumentGroup":
-        """The group of this name in --help; made at its first use."""
+        """The group of this name in --help, created at its first use."""
         if name not in self.groups:
             self.groups[name] = self.add_argument_group(name)
         return self.groups[name]
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """A mistyped flag is told before what is missing because of it."""
+        """Reports an unknown flag before the required flags that are missing because of it."""
         given = list(sys.argv[1:] if args is None else args)
         for word in given[: given.index("--")] if "--" in given else given:
             flag = word.partition("=")[0]
             if flag.startswith("--") and " " not in flag and flag not in self._option_string_actions:
                 known = [name for name in self._option_string_actions if name.startswith("--")]
                 close = difflib.get_close_matches(flag, known, n=1, cutoff=0.6)
-                self.error(
-                    f"{flag}: no such flag; " + (f"did you mean {close[0]}?" if close else "see --help")
-                )
+                hint = f"did you mean {close[0]}?" if close else "see --help"
+                self.error(f"{flag}: no such flag; {hint}")
         return super().parse_known_args(given, namespace)
 
     def error(self, message: str) -> NoReturn:
-        """In the words of argparse, or of a converter of this module (`value: expected ...`)."""
+        """Translates messages of argparse and of the converters below (`value: expected ...`)."""
         message = re.sub(r"invalid (?:int|float) value: '(.*)'$", r"\1: expected a number", message)
         message = re.sub(r"invalid choice: '(.*)' \(choose from (.*)\)$", r"\1: expected one of \2", message)
         message = re.sub(r"^argument ([^:]+): (?=.*: expected )", r"\1 ", message)
@@ -93,16 +92,16 @@ class Parser(argparse.ArgumentParser):
 
 
 def shortened(text: str) -> str:
-    """For a message: what someone gave is not longer than the line that says what is wrong with it."""
+    """Shortens a value for a message."""
     return text if len(text) <= 80 else text[:77] + "..."
 
 
 class Refused(argparse.ArgumentTypeError, ValueError):
-    """What a converter says: `value: expected ...`."""
+    """The message of a converter: `value: expected ...`."""
 
 
 def expecting(what: str) -> Callable[[Callable[[str], T]], Callable[[str], T]]:
-    """Makes a converter out of a function that raises ValueError."""
+    """Turns a function that raises ValueError into a converter."""
 
     def decorate(convert: Callable[[str], T]) -> Callable[[str], T]:
         def checked(text: str) -> T:
@@ -152,7 +151,7 @@ def number_or_auto(text: str) -> int | str:
 
 
 class UnitlessHours(float):
-    """A time that was given as a plain number."""
+    """A time without a unit."""
 
 
 @expecting("hours such as 1.5, or a time such as 90s, 5m, 1.5h or 1h30m")
@@ -166,16 +165,14 @@ def hours(text: str) -> float:
 
 
 def number_list(text: str, *, flag: str, kind: type = int) -> list:
-    """`1,2,4` as numbers; the error names the flag and the item that is not one."""
+    """`1,2,4` as numbers; an error names the flag and the wrong item."""
     numbers = []
     for item in text.split(","):
         try:
             numbers.append(kind(item))
         except ValueError:
             word = "whole numbers" if kind is int else "numbers"
-            raise InputError(
-                f"{flag} {text}: expected {word} such as 1,2,4; {item!r} is not a number"
-            ) from None
+            raise InputError(f"{flag} {text}: expected {word} such as 1,2,4, got {item!r}") from None
     return numbers
 
 
@@ -194,7 +191,7 @@ def next_free(pattern: str) -> Path:
 
 
 class SteadyStream:
-    """Output that nobody reads any more (a closed pipe, a lost terminal) must not end a run."""
+    """Output whose errors do not end a run (a closed pipe, a lost terminal)."""
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
@@ -222,7 +219,7 @@ def keep_writing() -> None:
 
 
 def guarded(main: Callable[..., int | None], *arguments: Any) -> int:
-    """Calls `main`; what a user can put right is one line and an exit code, never a traceback."""
+    """Calls `main`. Errors that a user can fix become one line and an exit code."""
     keep_writing()
     try:
         return int(main(*arguments) or ExitCode.DONE)

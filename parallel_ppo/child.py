@@ -1,6 +1,4 @@
-"""This package as a child process: the same Python and module path, and the current folder is not
-searched first.
-"""
+"""Command lines of child processes with the same Python and module path; the current folder is not searched first."""
 
 import os
 import sys
@@ -8,7 +6,7 @@ from pathlib import Path
 
 
 def child(module: str, function: str = "main") -> list[str]:
-    """The beginning of a command line that calls `function` of `module`; its arguments follow."""
+    """A command line that calls `function` of `module`, to which arguments can be added."""
     home = str(Path(__file__).resolve().parents[1])
     path = [folder or os.getcwd() for folder in sys.path]
     path += [] if home in path else [home]
@@ -17,5 +15,5 @@ def child(module: str, function: str = "main") -> list[str]:
 
 
 def command(*arguments: str) -> list[str]:
-    """`parallel-ppo` with these arguments."""
+    """A command line of `parallel-ppo`."""
     return [*child("parallel_ppo.commands.main"), *arguments]

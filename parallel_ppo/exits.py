@@ -1,4 +1,4 @@
-"""How a run may end: exit codes and the exceptions that carry them to the command line."""
+"""Exit codes, and the exceptions that carry them to the command line."""
 
 import signal
 from enum import IntEnum
@@ -8,20 +8,20 @@ from parallel_ppo.printable import printable
 
 class ExitCode(IntEnum):
     DONE = 0
-    DIFFERENT = 1  # verify: another policy was learned
+    DIFFERENT = 1  # verify: the learned policy differs
     INPUT = 2
     NUMBERS = 3
     RESTARTS = 4
     STORAGE = 5
     CLUSTER = 6
     CALLBACK = 7
-    NOT_COMPARABLE = 8  # verify: and this machine cannot tell why
+    NOT_COMPARABLE = 8  # verify: the policy differs, but so does the machine
     PREEMPTED = 75
     INTERRUPTED = 130
 
 
 class RunError(Exception):
-    """Ends the run with one line for the user; `code` becomes the exit status."""
+    """Ends the run with one line for the user and the exit status `code`."""
 
     code: int = ExitCode.INPUT
 
@@ -30,13 +30,13 @@ class RunError(Exception):
 
 
 class InputError(RunError):
-    """Something the user gave cannot be used; nothing was started or written."""
+    """The user's input cannot be used; nothing was started or written."""
 
     code = ExitCode.INPUT
 
 
 class NumbersError(RunError):
-    """A NaN or infinity appeared; parameters were left untouched."""
+    """A NaN or infinity appeared; the parameters are unchanged."""
 
     code = ExitCode.NUMBERS
 
@@ -48,37 +48,35 @@ class RestartsExhausted(RunError):
 
 
 class EnvironmentFault(RunError):
-    """The user's environment raised, or returned what its spaces do not allow. `detail` is the line
-    without where it happened.
-    """
+    """The user's environment raised, or contradicted its spaces. `detail` is the line without the place."""
 
     code = ExitCode.RESTARTS
 
     def __init__(self, where: str, detail: str = "") -> None:
-        super().__init__(*filter(None, (where, detail)))  # both in `args`, which is what pickle keeps
+        super().__init__(*filter(None, (where, detail)))  # both in `args`, because pickle keeps only these
         self.detail = detail
 
 
 class StorageError(RunError):
-    """Results can no longer be written."""
+    """Results cannot be written."""
 
     code = ExitCode.STORAGE
 
 
 class ClusterError(RunError):
-    """Another node is gone, late, or runs something else."""
+    """Another node is lost, late, or has a different configuration."""
 
     code = ExitCode.CLUSTER
 
 
 class CallbackError(RunError):
-    """A function of the user's, called between iterations, raised; the run is saved."""
+    """The user's callback raised; the run is saved."""
 
     code = ExitCode.CALLBACK
 
 
 class Interrupted(BaseException):
-    """Raised by a signal while an iteration may be abandoned. Not an Exception, so no handler eats it."""
+    """Raised by a signal to abandon an iteration. Not an Exception, so that user code does not catch it."""
 
     def __init__(self, code: ExitCode, signal_name: str) -> None:
         super().__init__(signal_name)
@@ -87,8 +85,8 @@ class Interrupted(BaseException):
 
 
 def is_interruption(error: BaseException) -> bool:
-    """By the user, not by code of the user's that raises what it likes: where Ctrl-C has a handler of ours,
-    nobody else's KeyboardInterrupt is one.
+    """True for Ctrl-C and signals. A KeyboardInterrupt counts only if Python handles SIGINT; else the user's code
+    raised it.
     """
     is_left_to_python = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     return isinstance(error, Interrupted) or (isinstance(error, KeyboardInterrupt) and is_left_to_python)

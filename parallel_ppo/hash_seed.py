@@ -1,5 +1,6 @@
-"""Python's hash seed decides the order of sets of strings, and with it what some environments do. It has to be
-fixed before an interpreter starts, so the commands start again with it, and every child gets it.
+"""Fixes Python's hash seed, because the order of sets of strings changes what some environments do.
+
+It must be set before the interpreter starts, so commands restart themselves, and child processes inherit it.
 """
 
 import os
@@ -9,14 +10,12 @@ VARIABLE, FIXED = "PYTHONHASHSEED", "0"
 
 
 def with_fixed_hash_seed() -> dict[str, str]:
-    """The variables for a child interpreter."""
+    """The environment variables of a child interpreter."""
     return os.environ | {VARIABLE: FIXED}
 
 
 def restart_with_fixed_hash_seed() -> None:
-    """Replaces this process by the same command, unless its seed is fixed already. A program that calls a
-    command with arguments of its own is left alone.
-    """
+    """Restarts this command, unless its seed is fixed or another program called it with other arguments."""
     is_this_command = sys.argv[1:] == sys.orig_argv[len(sys.orig_argv) - len(sys.argv) + 1 :]
     if is_this_command and sys.flags.hash_randomization and os.environ.get(VARIABLE) != FIXED:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], with_fixed_hash_seed())

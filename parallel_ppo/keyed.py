@@ -1,8 +1,4 @@
-"""Randomness that is keyed, never streamed.
-
-Every draw is a function of (seed, purpose, numbers), so it does not matter which process asks, in which
-order, or how often: the answer is the same.
-"""
+"""Keyed randomness: each draw is a function of (seed, purpose, numbers), in any process, order and repetition."""
 
 import hashlib
 import struct
@@ -21,5 +17,5 @@ def generator(seed: int, purpose: str, *numbers: int) -> np.random.Generator:
 
 
 def integer_seed(seed: int, purpose: str, *numbers: int) -> int:
-    """A seed for code that wants one: positive, 31 bits."""
+    """A seed of 31 bits."""
     return int.from_bytes(_digest(seed, purpose, numbers)[:4], "little") & 0x7FFFFFFF

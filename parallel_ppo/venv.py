@@ -1,5 +1,5 @@
-"""Imported first by the scripts beside `venv/`: goes on with its Python where the one in use lacks the
-requirements, and with a fixed hash seed.
+"""Imported first by root scripts: switches to the Python of `venv/` if requirements are missing, and fixes the
+hash seed.
 """
 
 import importlib.util
@@ -16,12 +16,8 @@ MISSING = [name for name in ("torch", "pydantic", "gymnasium", "rich") if not im
 if MISSING:
     if PYTHON.exists() and Path(sys.prefix).resolve() != PYTHON.parents[1].resolve():
         os.execv(PYTHON, [str(PYTHON), *sys.argv])
-    print(
-        f"error: {sys.executable}: has no module {MISSING[0]!r}; run {ROOT / 'setup.sh'} once, and then this"
-        " again",
-        file=sys.stderr,
-    )
+    print(f"error: {sys.executable}: has no module {MISSING[0]!r}; run {ROOT / 'setup.sh'}", file=sys.stderr)
     sys.exit(2)
 
-if Path(sys.argv[0]).absolute().parent == ROOT:  # a tool, or a test that imports one, is left alone
+if Path(sys.argv[0]).absolute().parent == ROOT:  # not for tools and tests
     restart_with_fixed_hash_seed()

@@ -1,3 +1,3 @@
-"""The one place that holds the version."""
+"""The version, defined only here."""
 
 VERSION = "0.1.0"

@@ -1,1 +1,1 @@
-"""Environments behind one contract: a slice is stepped as one batch (see `contract.py`)."""
+"""Environments behind one contract (`contract.py`): a slice is stepped as one batch."""

@@ -1,1 +1,1 @@
-"""What this process may use of its machine, where processes go, and signals."""
+"""Resources, placement, processes and signals."""

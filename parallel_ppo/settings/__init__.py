@@ -1,1 +1,1 @@
-"""What can be set, from YAML and flags; names of environments."""
+"""All settings, from YAML and flags, and the kinds of environments."""

@@ -1,1 +1,1 @@
-"""Files that are never half-written, the user's key, the run directory."""
+"""Atomic files, the user's key, the run directory."""

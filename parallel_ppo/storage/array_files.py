@@ -1,4 +1,4 @@
-"""Arrays in safetensors files: nothing in them is ever executed, and writing them copies nothing."""
+"""Arrays in safetensors files: reading executes nothing, and writing copies nothing."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from parallel_ppo.storage.files import Damaged, Pieces, open_regular
 
 MAX_FILE, MAX_HEADER = 1 << 40, 1 << 24
 
-# The format's names, in the order in which the library lays arrays out: every one is aligned.
+# The names of types in the format, in the order of the library's layout, which keeps arrays aligned.
 TYPES = {
     "uint64": "U64",
     "int64": "I64",
@@ -30,13 +30,13 @@ TYPES = {
 
 
 def bytes_of(array: np.ndarray) -> memoryview:
-    """Where they lie, unless they lie scattered."""
+    """A view of the bytes; a copy if they are not contiguous."""
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
 def pieces_of(arrays: dict[str, np.ndarray], metadata: dict[str, str] | None = None) -> Pieces:
-    """The file that `safetensors.save` would make, as its header and views of the arrays. They may be
-    larger than the memory that is left.
+    """The file of `safetensors.save`, as a header and views of the arrays, because memory for a copy may be
+    missing.
     """
     order = list(TYPES)
     names = sorted(arrays, key=lambda name: (order.index(arrays[name].dtype.name), name))
@@ -59,16 +59,16 @@ def parse_arrays(data: bytes, what: str) -> dict[str, np.ndarray]:
         SafetensorError,
         ValueError,
         TypeError,
-        KeyError,
+        LookupError,
         AttributeError,
-        OverflowError,
+        ArithmeticError,
         MemoryError,
     ) as error:
         raise Damaged(f"{what} is not a safetensors file ({one_line(error)})") from None
 
 
 def read_metadata(path: Path) -> dict[str, str]:
-    """The description in a file's header, without reading its arrays. Damaged where there is none."""
+    """The metadata in a file's header, without reading its arrays. Raises Damaged if there is none."""
     with open_regular(path, MAX_FILE) as file:
         return metadata_of(file.read(8) + file.read(MAX_HEADER), str(path))
 

@@ -1,4 +1,4 @@
-"""Files that are never half-written, and safe reading of files that others made."""
+"""Writes files atomically, and reads untrusted files safely."""
 
 import contextlib
 import errno
@@ -10,23 +10,23 @@ from pathlib import Path
 from typing import BinaryIO
 
 CHUNK = 1 << 20
-TEMPORARY = ".writing-"  # begins the name of a file that is not finished
+TEMPORARY = ".writing-"  # prefix of unfinished files
 NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
-Pieces = Sequence[memoryview]  # consecutive parts of a file, so that arrays are written without a copy
+Pieces = Sequence[memoryview]  # consecutive parts of a file
 
 
 class Damaged(Exception):
-    """A file that must not be used, and why, in one line."""
+    """The reason why a file must not be used, in one line."""
 
 
 def temporary_beside(path: Path) -> Path:
-    """An unpredictable name in the same folder: no link that was put there can redirect a write."""
+    """An unpredictable name in the same folder, so that no prepared link can redirect a write."""
     return path.with_name(f"{TEMPORARY}{secrets.token_hex(8)}{path.suffix}")
 
 
 def write_durably(path: Path, *pieces: bytes | memoryview) -> None:
-    """A new file. An existing file or link is an error."""
+    """Writes a new file. An existing file or link is an error."""
     _write_new(path, pieces)
 
 
@@ -43,7 +43,7 @@ def _write_new(path: Path, pieces: Iterable[bytes | memoryview]) -> None:
 
 
 def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """The old content or the new one, even after a power failure; nothing else is left after an error."""
+    """Leaves the old or the new content, even after an error or a power failure."""
     temporary = temporary_beside(path)
     try:
         _write_new(temporary, [data] if isinstance(data, bytes) else data)
@@ -56,7 +56,7 @@ def write_atomically(path: Path, data: bytes | Iterable[bytes]) -> None:
 
 
 def open_to_append(path: Path) -> int:
-    """A descriptor of a regular file. A link or a pipe in its place is an error."""
+    """A descriptor of a regular file. A link or a pipe is an error."""
     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -66,7 +66,7 @@ def open_to_append(path: Path) -> int:
 
 
 def sync_directory(path: Path) -> None:
-    """Makes names durable. Some file systems cannot, and a folder may be writable but not readable."""
+    """Makes names durable if the file system supports it and the folder is readable."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except PermissionError:
@@ -82,9 +82,9 @@ def sync_directory(path: Path) -> None:
 
 @contextlib.contextmanager
 def open_regular(path: Path, max_bytes: int) -> Iterator[BinaryIO]:
-    """The one way to read a file that others may have made: a regular file of bounded size, never a pipe
-    that blocks or a device that does not end. Links are followed, because reading what they lead to does no
-    harm; nothing is ever written through one.
+    """Opens an untrusted file: a regular file of limited size, never a pipe that blocks or an endless device.
+
+    Links are followed, because reading through them does no harm.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)

@@ -1,6 +1,4 @@
-"""Reads files with one JSON object per line (metrics.jsonl, episodes.jsonl, ...): they may still grow, end
-in the middle of a line, be damaged, or come from strangers.
-"""
+"""Reads files with one JSON object per line, such as metrics.jsonl. They may grow, be damaged or be untrusted."""
 
 import json
 from collections.abc import Iterator
@@ -18,16 +16,16 @@ MAX_SKIPPED_BYTES = 1 << 26
 
 class Line(NamedTuple):
     number: int  # from 1
-    end: int  # offset in bytes of the line after it
+    end: int  # offset of the next line in bytes
     data: bytes
     record: Record | None  # None: not a JSON object, or longer than MAX_LINE_BYTES
-    is_whole: bool  # False for a last line whose end is not written yet
+    is_whole: bool  # False for an unfinished last line
 
 
 def read_lines(path: Path, *, start: int = 0) -> Iterator[Line]:
-    """The lines from byte `start` on; none if there is no such file.
+    """The lines from byte `start`; none if the file is missing.
 
-    Raises InputError for a pipe, a device, a file larger than MAX_LOG_BYTES, and a line without an end.
+    Raises InputError for a pipe, a device, a file larger than MAX_LOG_BYTES, and an endless line.
     """
     if not path.exists():
         return

@@ -1,4 +1,4 @@
-"""A run directory: made, locked, described. See docs/architecture.md for what it holds."""
+"""A run directory: creating, locking and describing it. docs/architecture.md lists its files."""
 
 import contextlib
 import datetime
@@ -16,13 +16,13 @@ from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
 from parallel_ppo.version import VERSION
 
 MARKS = ("run.json", "config.yaml", "metrics.jsonl", "episodes.jsonl", "summary.json")
-OWNER = ".belongs-to"  # in checkpoints that lie elsewhere: the run they belong to
+OWNER = ".belongs-to"  # in a separate directory of checkpoints: the path of the run
 MAX_RUN_JSON = 1 << 24
 
 
 class RunDirectory:
     def __init__(self, root: Path, checkpoints: Path | None, *, is_new: bool, pattern: str = "") -> None:
-        """`pattern`: where numbered directories are, if `root` is only a guess at the next free one."""
+        """`pattern` is that of numbered directories; `claim` may then choose another number than `root`."""
         self.root, self.is_new = root, is_new
         self.checkpoints_elsewhere = None if checkpoints == root / "checkpoints" else checkpoints
         self.pattern, self.claimed = pattern, False
@@ -30,7 +30,7 @@ class RunDirectory:
 
     @classmethod
     def new(cls, root: Path | None, kind: str, checkpoints: Path | None) -> "RunDirectory":
-        """An empty place for a run. None given: the next free runs/<kind>-N."""
+        """A directory without a run, by default the next free runs/<kind>-N."""
         pattern = "" if root else f"runs/{kind}-{{}}"
         directory = cls(root or next_free(pattern), checkpoints, is_new=True, pattern=pattern)
         directory._check_unused()
@@ -45,9 +45,7 @@ class RunDirectory:
     @classmethod
     def existing(cls, root: Path) -> "RunDirectory":
         if not (root / "config.yaml").is_file():
-            raise InputError(
-                f"{root}: holds no run to resume (no config.yaml); expected the directory of an earlier run"
-            )
+            raise InputError(f"{root}: contains no run (no config.yaml); expected the directory of a run")
         elsewhere = _read_json(root / "run.json").get("checkpoints")
         if not isinstance(elsewhere, str):
             return cls(root, None, is_new=False)
@@ -58,8 +56,7 @@ class RunDirectory:
             belongs = False
         if not belongs:
             raise InputError(
-                f"{root / 'run.json'}: names checkpoints in {elsewhere}, which do not say that they belong to"
-                f" this run ({OWNER})"
+                f"{root / 'run.json'}: names checkpoints in {elsewhere}, whose {OWNER} does not name this run"
             )
         return cls(root, Path(elsewhere), is_new=False)
 
@@ -67,24 +64,24 @@ class RunDirectory:
         held = [name for name in MARKS if (self.root / name).exists()]
         if held:
             raise InputError(
-                f"{self.root}: already contains a run ({held[0]}); resume it with --resume {self.root} or give"
+                f"{self.root}: already contains a run ({held[0]}); resume it with --resume {self.root}, or use"
                 " another --output-dir"
             )
         if any(self.checkpoints.glob("step_*")):
-            raise InputError(f"{self.checkpoints}: holds checkpoints of another run; give another directory")
+            raise InputError(
+                f"{self.checkpoints}: contains checkpoints of another run; use another directory"
+            )
 
     @property
     def has_begun(self) -> bool:
-        """Was an iteration ever recorded? The first checkpoint comes before that."""
+        """True if an iteration was recorded; the first checkpoint is written before that."""
         try:
             return (self.root / "metrics.jsonl").stat().st_size > 0
         except OSError:
             return False
 
     def claim(self) -> None:
-        """Makes the next free numbered directory. Runs that start at the same time get different ones,
-        because making a directory is atomic.
-        """
+        """Creates the next free numbered directory, atomically, so that simultaneous runs get different ones."""
         while self.pattern and not self.claimed:
             try:
                 self.root.parent.mkdir(parents=True, exist_ok=True)
@@ -93,10 +90,10 @@ class RunDirectory:
             except FileExistsError:
                 self.root = next_free(self.pattern)
             except OSError as error:
-                raise StorageError(f"{self.root}: cannot be made ({error.strerror})") from None
+                raise StorageError(f"{self.root}: cannot be created ({error.strerror})") from None
 
     def open(self) -> None:
-        """Makes and locks it. The kernel drops the locks with the process: a crash leaves none behind."""
+        """Creates and locks the directory. The kernel releases the locks when the process ends."""
         self.claim()
         try:
             for path in (self.root, self.checkpoints, self.root / "logs"):
@@ -107,23 +104,21 @@ class RunDirectory:
         except BlockingIOError as error:
             self.close()
             raise InputError(
-                f"{error.filename}: is in use by another process; wait for it or give another directory"
+                f"{error.filename}: is in use by another process; wait, or use another directory"
             ) from None
         except OSError as error:
             self.close()
-            raise StorageError(f"{self.root}: cannot be made or locked ({error})") from None
+            raise StorageError(f"{self.root}: cannot be created or locked ({error})") from None
         if self.is_new:
-            self._check_unused()  # another run may have come and gone since the first look
+            self._check_unused()  # again, because another run may have started and ended meanwhile
             if self.checkpoints_elsewhere:
                 self.write(self.checkpoints / OWNER, str(self.root.resolve()).encode())
 
     def check_folders(self) -> None:
-        """Old files in them are deleted, so they must be the run's own."""
+        """Refuses links, because old files in these folders are deleted."""
         for path in (self.root / "logs", self.root / "checkpoints"):
             if path.is_symlink():
-                raise InputError(
-                    f"{path}: is a link, and files in it would be deleted; put the folder itself there"
-                )
+                raise InputError(f"{path}: is a link, and files in it would be deleted; use a real folder")
 
     def _lock(self, path: Path) -> None:
         lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
@@ -135,7 +130,7 @@ class RunDirectory:
             raise
 
     def write(self, path: Path, data: bytes) -> None:
-        """For what a run cannot do without."""
+        """Writes a required file."""
         try:
             write_atomically(path, data)
         except OSError as error:
@@ -151,7 +146,6 @@ class RunDirectory:
         placement: dict[str, Any],
     ) -> None:
         """Writes run.json; a resumed run gets one more session."""
-        sessions = _read_json(self.root / "run.json").get("sessions")
         content = {
             "version": VERSION,
             "git_commit": git_commit(),
@@ -162,7 +156,7 @@ class RunDirectory:
             "placement": placement,
             "checkpoints": (str(self.checkpoints.resolve()) if self.checkpoints_elsewhere else None),
             "sessions": [
-                *(sessions if isinstance(sessions, list) else []),
+                *self._sessions(),
                 {
                     "started": datetime.datetime.now().astimezone().isoformat(timespec="seconds"),
                     "command": sys.argv,
@@ -172,29 +166,29 @@ class RunDirectory:
         }
         self.write(self.root / "run.json", json.dumps(content, indent=1).encode())
 
+    def _sessions(self) -> list[Any]:
+        sessions = _read_json(self.root / "run.json").get("sessions")
+        return sessions if isinstance(sessions, list) else []
+
     def summarize(self, summary: dict[str, Any]) -> None:
         write_atomically(self.root / "summary.json", (json.dumps(summary, indent=1) + "\n").encode())
 
     def finished_steps(self) -> int | None:
-        """The steps at which the run ended in order, if it did."""
+        """The steps of a run that ended with exit code 0, else None."""
         summary = _read_json(self.root / "summary.json")
         return summary.get("env_steps") if summary.get("exit_code") == 0 else None
 
     def schedule_changes(self) -> list[dict[str, Any]]:
-        """Ends of schedules that a resume changed (before and now, by key): what is learned depends on
-        them.
-        """
-        sessions = _read_json(self.root / "run.json").get("sessions")
-        return [
-            {"env_steps": session.get("env_steps"), **session["schedule_changes"]}
-            for session in (sessions if isinstance(sessions, list) else [])
-            if isinstance(session, dict)
-            and isinstance(session.get("schedule_changes"), dict)
-            and session["schedule_changes"]
-        ]
+        """Changes of schedules on resume (by key: before and now), which change what is learned."""
+        changes = []
+        for session in self._sessions():
+            changed = session.get("schedule_changes") if isinstance(session, dict) else None
+            if changed and isinstance(changed, dict):
+                changes.append({"env_steps": session.get("env_steps"), **changed})
+        return changes
 
     def close(self) -> None:
-        """May be called twice. A claimed directory that nothing was written into is removed."""
+        """Removes a claimed directory that is empty. May be called twice."""
         while self.locks:
             os.close(self.locks.pop())
         if self.claimed:
@@ -203,7 +197,7 @@ class RunDirectory:
 
 
 class ForeignDirectory(RunDirectory):
-    """On the nodes that do not lead: the run is written elsewhere, only a log of this node is kept."""
+    """For nodes that do not lead, whose run is written by the leading node."""
 
     def __init__(self, root: Path | None) -> None:
         super().__init__(root or Path("runs"), None, is_new=False)
@@ -222,7 +216,7 @@ class ForeignDirectory(RunDirectory):
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    """What a file of the run says; nothing, where it cannot be read: a run can be resumed without it."""
+    """The content of a file, or {} if it cannot be read, because a run can be resumed without it."""
     try:
         content = json.loads(read_regular(path, MAX_RUN_JSON))
     except (Damaged, ValueError, RecursionError):
@@ -235,25 +229,25 @@ def _check_writable(path: Path) -> None:
     while not existing.exists():
         existing = existing.parent
     if not existing.is_dir():
-        raise InputError(f"{path}: cannot be made, because {existing} is a file")
+        raise InputError(f"{path}: cannot be created, because {existing} is a file")
     if not os.access(existing, os.W_OK):
         raise InputError(
-            f"{path}: cannot be written (no permission for {existing}); give another --output-dir"
+            f"{path}: cannot be written (no permission for {existing}); use another --output-dir"
         )
 
 
 def git_commit() -> str | None:
-    """The commit of this source tree, with `-dirty` when files differ from it."""
+    """The commit of this source tree, with `-dirty` if files differ from it."""
     root = Path(__file__).resolve().parents[2]
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(
+            ["git", *arguments], cwd=root, capture_output=True, text=True, check=True
+        ).stdout.strip()
+
     if not (root / ".git").exists():
         return None
     try:
-        commit = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True
-        ).stdout.strip()
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "-uno"], cwd=root, capture_output=True, text=True, check=True
-        ).stdout.strip()
+        return git("rev-parse", "HEAD") + ("-dirty" if git("status", "--porcelain", "-uno") else "")
     except (OSError, subprocess.CalledProcessError):
         return None
-    return commit + ("-dirty" if changed else "")

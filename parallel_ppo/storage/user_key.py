@@ -1,6 +1,4 @@
-"""A secret of this user: what it signed, this user wrote. Native readers of environment states trust
-their input.
-"""
+"""A secret key of this user. It signs checkpoints, because native readers of environment states trust their input."""
 
 import contextlib
 import hashlib
@@ -15,31 +13,30 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.storage.files import Damaged, read_regular
 
 VARIABLE = "PARALLEL_PPO_KEY_FILE"
-KEY_BYTES = 32  # at least: a shorter one could be guessed
+KEY_BYTES = 32  # the smallest length
 MAX_KEY_BYTES = 4096
 
 
 def signature(*pieces: bytes | memoryview) -> str | None:
-    """Of the pieces one behind the other. None where no key can be kept."""
+    """HMAC of the concatenated pieces; None if there is no key."""
     try:
         made = hmac.new(_user_key(), digestmod=hashlib.sha256)
         for piece in pieces:
             made.update(piece)
         return made.hexdigest()
-    except (OSError, RuntimeError, Damaged):  # RuntimeError: this user has no home
+    except (OSError, RuntimeError, Damaged):  # RuntimeError: no home folder
         return None
 
 
 def is_signed(given: str, *pieces: bytes | memoryview) -> bool:
-    """Whether this user signed these pieces."""
+    """True if this user signed these pieces."""
     own = signature(*pieces)
     return own is not None and hmac.compare_digest(own.encode(), given.encode(errors="replace"))
 
 
 def prepare(note: Callable[[str], None], warn: Callable[[str], None]) -> None:
-    """Makes the key if there is none yet; says so, and says when there can be none."""
+    """Creates the key if there is none, and reports that or the reason why there can be none."""
     named = os.environ.get(VARIABLE)
-    advice = f"set {VARIABLE} to a file that every start of this run can read"
     try:
         is_new = not key_file().exists()
         _user_key()
@@ -47,19 +44,16 @@ def prepare(note: Callable[[str], None], warn: Callable[[str], None]) -> None:
         if named:
             raise InputError(f"{VARIABLE}: {named} cannot be used as a key ({error})") from None
         warn(
-            f"checkpoints are not signed, because no key can be kept here ({error}); --resume will need "
-            f"--trust-checkpoint. Or {advice}"
+            f"checkpoints are not signed, because there is no signing key ({error}); set {VARIABLE} to a"
+            " persistent file, or use --trust-checkpoint with --resume"
         )
         return
     if key_file().stat().st_mode & 0o077:
-        warn(
-            f"{key_file()}: other users can read or change this signing key, and sign checkpoints with it;"
-            f" use chmod 600 {key_file()}"
-        )
+        warn(f"{key_file()}: other users can read or change this signing key; run chmod 600 {key_file()}")
     if is_new and not named:
         note(
-            f"checkpoints are signed with a new key, {key_file()}; where home folders do not last"
-            f" (containers) or differ between machines, {advice}"
+            f"created signing key {key_file()}; in containers, or with several home folders, set {VARIABLE} to a"
+            " persistent file"
         )
 
 
@@ -76,12 +70,12 @@ def _user_key() -> bytes:
         _make(path)
     key = read_regular(path, MAX_KEY_BYTES)
     if len(key) < KEY_BYTES:
-        raise Damaged(f"{path} has {len(key)} bytes, a key has at least {KEY_BYTES}")
+        raise Damaged(f"{path} has {len(key)} bytes, a key needs at least {KEY_BYTES}")
     return key
 
 
 def _make(path: Path) -> None:
-    """Whole from the first moment; whoever else starts for the first time now ends up with the same one."""
+    """Creates the key atomically, so that simultaneous first starts use the same one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor, temporary = tempfile.mkstemp(prefix=".key-", dir=path.parent)
     try:

@@ -1,5 +1,6 @@
-"""Environments may call `os.chdir`. Where they share a process with us they have a working folder of their
-own, so that relative paths (of runs, films, traces) keep their meaning.
+"""Separate working folders for environments and for us, because environments may call `os.chdir`.
+
+Relative paths of runs, films and traces so keep their meaning in a process with environments.
 """
 
 import contextlib
@@ -8,7 +9,7 @@ from collections.abc import Iterator
 
 
 class WorkingFolder:
-    """Of environments; at first it is ours."""
+    """The working folder of environments, at first ours."""
 
     def __init__(self) -> None:
         self.theirs = _here()
@@ -30,12 +31,12 @@ class WorkingFolder:
 
 
 def _here() -> int:
-    return os.open(".", os.O_PATH | os.O_DIRECTORY)  # not its name: it may have been deleted
+    return os.open(".", os.O_PATH | os.O_DIRECTORY)  # a descriptor, because the folder may be deleted
 
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """Back to ours at the end."""
+    """Returns to our working folder at the end."""
     folder = WorkingFolder()
     try:
         with folder.entered():
@@ -44,13 +45,14 @@ def kept() -> Iterator[None]:
         folder.close()
 
 
-_left_by_imports: dict[str, int] = {}  # a module and the folder that its import changed to
+_left_by_imports: dict[str, int] = {}  # by module: the folder that its import changed to
 
 
 @contextlib.contextmanager
 def importing(module: str) -> Iterator[None]:
-    """Back to ours at the end. A module is imported once, perhaps long before its environments are made:
-    they are made where the import has left them (`enter_that_of`).
+    """Returns to our working folder at the end, and records where the import of the module changed to.
+
+    Its environments are made there later (`enter_that_of`), because a module is imported only once.
     """
     folder = WorkingFolder()
     try:

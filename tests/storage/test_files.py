@@ -39,7 +39,7 @@ def test_no_link_in_a_folder_leads_a_write_elsewhere(victim: Path, tmp_path: Pat
     for write in (lambda path: write_durably(path, b"new"), open_to_append):
         with pytest.raises(OSError):
             write(folder / "faults.jsonl")
-    with pytest.raises(Exception, match="cannot be made or locked"):
+    with pytest.raises(Exception, match="cannot be created or locked"):
         RunDirectory(folder, None, is_new=True).open()
     assert victim.read_bytes() == b"precious"
     assert (folder / "evaluation.json").read_bytes() == b"new" and not (folder / "play.gif").is_symlink()

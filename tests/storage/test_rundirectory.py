@@ -41,7 +41,7 @@ def test_a_run_that_came_meanwhile_is_not_overwritten(tmp_path):
 def test_a_read_only_place_is_told_in_one_line(tmp_path):
     directory = RunDirectory.new(tmp_path / "run", "parallel", None)
     tmp_path.chmod(0o500)
-    with pytest.raises(StorageError, match="cannot be made or locked"):
+    with pytest.raises(StorageError, match="cannot be created or locked"):
         directory.open()
     tmp_path.chmod(0o700)
 
@@ -102,7 +102,7 @@ def test_two_runs_cannot_share_a_checkpoint_directory(tmp_path):
         second.open()
     (tmp_path / "weights" / "step_0").mkdir()
     first.close()
-    with pytest.raises(InputError, match="holds checkpoints of another run"):
+    with pytest.raises(InputError, match="contains checkpoints of another run"):
         second.open()
     assert (tmp_path / "weights" / OWNER).read_text() == str(tmp_path / "one")
 
