@@ -80,9 +80,7 @@ def probe(settings: EnvSettings) -> EnvSpec:
     finally:
         has_closed = single.close()
     if not has_closed:
-        raise InputError(
-            f"env.id: {settings.id} did not return from close within {CLOSE_PATIENCE:g} s; fix the environment"
-        )
+        raise InputError(f"env.id: {settings.id} did not return from close within {CLOSE_PATIENCE:g} s")
     return EnvSpec(
         single.reader.shape,
         single.reader.dtype,

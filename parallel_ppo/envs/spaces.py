@@ -240,9 +240,7 @@ class ActionWriter(NamedTuple):
         mask = np.concatenate([np.ravel(part) for part in parts]) != 0
         expected = sum(self.spec.sizes)
         if len(mask) != expected:
-            raise Misfit(
-                f"an info['action_mask'] of {len(mask)} numbers; expected {expected}, one per choice"
-            )
+            raise Misfit(f"an info['action_mask'] of {len(mask)} numbers; expected {expected}")
         if not all(part.any() for part in self._components(mask)):
             raise Misfit("an info['action_mask'] that allows nothing; expected at least one choice")
         return mask.astype(np.uint8)

@@ -79,6 +79,4 @@ def check_env(settings: Settings) -> None:
             value, default = getattr(env, option), fields[option].default
             is_resolved = default == "auto" and value is False
             if value != default and not is_resolved:
-                raise InputError(
-                    f"env.{option}: is an option of {family.NAME} and does nothing for {env.id}; remove it"
-                )
+                raise InputError(f"env.{option}: is an option of {family.NAME}, not of {env.id}; remove it")

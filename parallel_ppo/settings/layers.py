@@ -92,9 +92,7 @@ def check_sections(layer: dict[str, Any], source: str) -> None:
             hint = _place_of(str(section), list(Settings.model_fields))
             raise InputError(f"{source}: unknown section {repr(section)[:80]}{hint}")
         if not isinstance(values, dict | None):
-            raise InputError(
-                f"{source}: the section '{section}' must have keys and values, got {repr(values)[:80]}"
-            )
+            raise InputError(f"{source}: section '{section}' must have keys and values, got {values!r:.80}")
     layer.update({section: {} for section, values in layer.items() if values is None})
 
 

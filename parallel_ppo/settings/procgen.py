@@ -77,9 +77,7 @@ def check(settings: Settings) -> None:
     env, policy = settings.env, settings.training.policy
     _check_mode(env.id, env.distribution_mode)
     if env.distribution_mode == "exploration" and (env.num_levels or env.start_level):
-        raise InputError(
-            "env.num_levels and env.start_level: exploration has one level, which Procgen chooses; remove them"
-        )
+        raise InputError("env.num_levels and env.start_level: have no effect in exploration; remove them")
     if env.start_level + env.num_levels > MAX_LEVEL:
         raise InputError(
             f"env.start_level: the last level would be {env.start_level + env.num_levels - 1:,}; the largest is"

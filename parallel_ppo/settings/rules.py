@@ -34,9 +34,7 @@ def _check_slices(settings: Settings) -> None:
     for key, parts in (("env.slice_envs", env.slice_envs), ("training.num_actors", actors)):
         if parts is not None and env.num_envs % parts:
             best = min(_divisors(env.num_envs), key=lambda n: (abs(n - parts), n))
-            raise InputError(
-                f"{key}: {parts} does not divide {env.num_envs} environments; nearest that does: {best}"
-            )
+            raise InputError(f"{key}: {parts} does not divide {env.num_envs} environments; nearest: {best}")
     if actors is not None and env.slice_envs not in (None, settings.sizes.slice_envs):
         raise InputError("env.slice_envs: an actor of a3c is a slice; set training.num_actors alone")
 
@@ -45,9 +43,7 @@ def _check_algorithm(settings: Settings) -> None:
     training, kind = settings.training, ALGORITHM_KINDS[settings.training.algorithm]
     name, whole = training.algorithm, settings.env.num_envs * training.n_steps
     able = ", ".join(other for other, each in ALGORITHM_KINDS.items() if each.may_lag)
-    _require(
-        kind.may_lag or not training.lag, f"training.lag: {name} has none; remove it, or use one of {able}"
-    )
+    _require(kind.may_lag or not training.lag, f"training.lag: {name} has none; remove it, or use {able}")
     if kind.single_pass:
         _require(
             training.n_epochs == 1,
@@ -120,9 +116,7 @@ def _check_plain(settings: Settings) -> None:
         raise InputError(
             "env.kwargs and env.wrappers: expected plain values (numbers, text, true/false, lists, mappings)"
         ) from None
-    _require(
-        size <= MAX_CONFIG_BYTES, f"env.kwargs and env.wrappers: are larger than {MAX_CONFIG_BYTES} bytes"
-    )
+    _require(size <= MAX_CONFIG_BYTES, f"env.kwargs: settings are larger than {MAX_CONFIG_BYTES} bytes")
 
 
 def _check_batch(settings: Settings) -> None:

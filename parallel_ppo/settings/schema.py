@@ -112,11 +112,9 @@ class EnvSettings(Section):
         "Procgen: how the next training level is chosen: uniform, or plr for prioritized level replay.",
     )
     plr_temperature: PositiveFloat = setting(
-        0.1, "plr: the level of rank r has the weight (1 / r)^(1 / temperature)."
+        0.1, "plr: the level of rank r has weight (1 / r)^(1 / temperature)."
     )
-    plr_staleness: Fraction = setting(
-        0.1, "plr: share of the choice that depends on how long ago a level was played."
-    )
+    plr_staleness: Fraction = setting(0.1, "plr: share of the choice that favors levels not played for long.")
     use_backgrounds: bool = setting(True, "Procgen: draw backgrounds.")
     center_agent: bool = setting(True, "Procgen: the view follows the agent.")
     paint_vel_info: bool = setting(False, "Procgen: paint the velocity into the image.")
@@ -124,7 +122,7 @@ class EnvSettings(Section):
     use_monochrome_assets: bool = setting(False, "Procgen: use rectangles of one color.")
     restrict_themes: bool = setting(False, "Procgen: use one theme only.")
     kwargs: dict[str, Any] = setting(
-        {}, "Gymnasium: arguments of `gymnasium.make`. `--set env.kwargs.x=1` sets one of them."
+        {}, "Gymnasium: arguments of `gymnasium.make`, such as `--set env.kwargs.x=1`."
     )
     wrappers: list[str | dict[str, dict[str, Any]]] = setting(
         [], "Gymnasium: wrappers as `module:Class` or `{module:Class: {argument: value}}`, innermost first."
@@ -180,7 +178,7 @@ class TrainingSettings(Section):
         " with both, one of each.",
     )
     hidden_sizes: Annotated[list[Width], Field(max_length=64)] = setting(
-        [64, 64], "Sizes of the hidden layers of the MLP."
+        [64, 64], "Hidden layers of the MLP."
     )
     width: Annotated[float, Field(gt=0, le=32)] = setting(
         1.0,
@@ -205,9 +203,7 @@ class TrainingSettings(Section):
         "Adaptive schedule: the KL to hold. The rate is divided by `adaptive_factor` above twice this KL and"
         " multiplied by it below half of it.",
     )
-    adaptive_factor: Annotated[float, Field(gt=1)] = setting(
-        1.5, "Adaptive schedule: the factor between two learning rates."
-    )
+    adaptive_factor: Annotated[float, Field(gt=1)] = setting(1.5, "Adaptive schedule: factor of a change.")
     adaptive_min: PositiveFloat = setting(1e-5, "Adaptive schedule: the smallest learning rate.")
     adaptive_max: PositiveFloat = setting(1e-2, "Adaptive schedule: the largest learning rate.")
     learning_rate_warmup: Positive | None = setting(
@@ -215,11 +211,9 @@ class TrainingSettings(Section):
         "Environment steps over which the learning rate grows linearly from 0; schedules apply on top of it.",
     )
     clip_range: PositiveFloat = setting(
-        0.2, "Limit of the change of the ratio, and of the value if `clip_value_loss` is true."
+        0.2, "Limit of the change of the ratio, and (`clip_value_loss`) of the value."
     )
-    clip_range_schedule: Literal["constant", "linear"] = setting(
-        "constant", "constant, or linear: decay to 0."
-    )
+    clip_range_schedule: Literal["constant", "linear"] = setting("constant", "constant, or linear (to 0).")
     schedule_by: Literal["steps", "time"] = setting(
         "steps", "steps, or time: schedules follow the clock, and the run is not bit-exact."
     )
@@ -234,9 +228,7 @@ class TrainingSettings(Section):
         shown="`duration` of the first start",
     )
     gamma: Fraction = setting(0.999, "Discount factor.")
-    gae_lambda: Fraction = setting(
-        0.95, "Lambda of generalized advantage estimation.", shown="0.95; a2c and a3c: 1"
-    )
+    gae_lambda: Fraction = setting(0.95, "Lambda of GAE.", shown="0.95; a2c and a3c: 1")
     entropy_coef: AtLeastZero = setting(0.01, "Weight of the entropy bonus.")
     value_coef: AtLeastZero = setting(0.5, "Weight of the value loss.")
     clip_value_loss: bool = setting(
@@ -256,29 +248,23 @@ class TrainingSettings(Section):
     rmsprop_alpha: Fraction = setting(0.99, "Decay of RMSprop's average of squares.")
     rmsprop_eps: PositiveFloat = setting(1e-5, "Epsilon of RMSprop.")
     vtrace_rho_clip: PositiveFloat = setting(
-        1.0, "impala, appo: largest importance ratio in the corrections of the value."
+        1.0, "impala, appo: largest importance ratio in value corrections."
     )
     vtrace_c_clip: PositiveFloat = setting(
-        1.0, "impala, appo: largest importance ratio that carries corrections back in time."
+        1.0, "impala, appo: largest importance ratio that carries them back."
     )
-    vtrace_policy_rho_clip: PositiveFloat = setting(
-        1.0, "impala: largest importance ratio in the policy gradient."
-    )
+    vtrace_policy_rho_clip: PositiveFloat = setting(1.0, "impala: largest ratio in the policy gradient.")
     target_kl: PositiveFloat | None = setting(
         None, "End the update before the step of a minibatch whose approximate KL is larger than this."
     )
     normalize_advantages: bool = setting(
         True, "Normalize advantages over each minibatch.", shown="true; a2c, a3c and impala: false"
     )
-    normalize_rewards: bool = setting(
-        True, "Divide rewards by the standard deviation of the discounted return."
-    )
-    reward_gamma: Fraction | None = setting(
-        None, "Discount factor of the return that normalizes rewards.", shown="`gamma`"
-    )
+    normalize_rewards: bool = setting(True, "Divide rewards by the deviation of the discounted return.")
+    reward_gamma: Fraction | None = setting(None, "Discount factor to normalize rewards.", shown="`gamma`")
     reward_clip: PositiveFloat = setting(10.0, "Limit of normalized rewards.")
     clip_rewards: PositiveFloat | None = setting(
-        None, "Limit of raw rewards, such as 1. Requires `normalize_rewards: false`."
+        None, "Limit of raw rewards; needs `normalize_rewards: false`."
     )
     normalize_observations: bool = setting(
         False, "Vectors: normalize by the running mean and deviation, which are updated between iterations."
@@ -305,9 +291,7 @@ class CuriositySettings(Section):
     extrinsic_coef: AtLeastZero = setting(
         2.0, "With `combine: advantage`, weight of the advantages of the environment's rewards."
     )
-    intrinsic_coef: AtLeastZero = setting(
-        1.0, "Weight of the intrinsic advantages or rewards.", shown="1; icm: 0.01; ngu: 0.3"
-    )
+    intrinsic_coef: AtLeastZero = setting(1.0, "Weight of intrinsic rewards.", shown="1; icm: 0.01; ngu: 0.3")
     normalize: bool = setting(
         True,
         "Divide intrinsic rewards by the running deviation of their discounted return.",
@@ -327,7 +311,7 @@ class CuriositySettings(Section):
         None, "Channels of one frame if images stack several frames.", shown="3 if possible, else 1"
     )
     num_outputs: Width | None = setting(
-        None, "Outputs of the fixed random network.", shown="images: 512; vectors: 64"
+        None, "Outputs of the random network.", shown="images: 512; vectors: 64"
     )
     hidden_size: Width = setting(128, "Size of the hidden layers for vectors and for images below 36 x 36.")
     icm_inverse_weight: AtLeastZero = setting(0.8, "Weight of the inverse model's loss.")
@@ -393,9 +377,7 @@ class HardwareSettings(Section):
     buffers: Literal["memory", "file"] = setting(
         "memory", "Where rollouts are kept: memory, or file if they are larger than the memory."
     )
-    buffer_directory: Name | None = setting(
-        None, "With `buffers: file`, a directory on a disk with enough free space."
-    )
+    buffer_directory: Name | None = setting(None, "With `buffers: file`, a directory with enough space.")
 
 
 class LoggingSettings(Section):
@@ -437,9 +419,7 @@ class ClusterSettings(Section):
         "How nodes add gradients: tree (bit-identical for any number of nodes) or gloo (faster, but the last"
         " bits depend on the number of nodes, and `summary.json` has `bit_exact: false`).",
     )
-    master_addr: Name = setting(
-        "127.0.0.1", "Address of node 0 on the private network; it listens on this address only."
-    )
+    master_addr: Name = setting("127.0.0.1", "Address of node 0, which listens on this address only.")
     master_port: Annotated[int, Field(ge=1, le=65535)] = setting(29500, "Port of node 0.")
     interface: Name | None = setting(
         None, "Network interface.", shown="`GLOO_SOCKET_IFNAME`, else the one that leads to node 0"

@@ -24,9 +24,7 @@ class _Loader(yaml.SafeLoader):
             line = key.start_mark.line + 1
             if isinstance(key, yaml.ScalarNode) and lines.setdefault(key.value, line) != line:
                 first = lines[key.value]
-                raise InputError(
-                    f"{self.name}: duplicate key {key.value[:80]!r} (lines {first} and {line}); remove one"
-                )
+                raise InputError(f"{self.name}: duplicate key {key.value[:80]!r} (lines {first} and {line})")
         return super().construct_mapping(node, deep)
 
     def construct_integer(self, node: yaml.ScalarNode) -> int:
@@ -56,7 +54,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(content, dict):
         raise InputError(
-            f"{path}: expected sections ({', '.join(Settings.model_fields)}), got a {type(content).__name__}"
+            f"{path}: expected sections ({', '.join(Settings.model_fields)}), got {content!r:.80}"
         )
     return content
 

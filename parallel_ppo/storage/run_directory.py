@@ -68,9 +68,7 @@ class RunDirectory:
                 " another --output-dir"
             )
         if any(self.checkpoints.glob("step_*")):
-            raise InputError(
-                f"{self.checkpoints}: contains checkpoints of another run; use another directory"
-            )
+            raise InputError(f"{self.checkpoints}: contains checkpoints of another run; use another")
 
     @property
     def has_begun(self) -> bool:
@@ -231,9 +229,7 @@ def _check_writable(path: Path) -> None:
     if not existing.is_dir():
         raise InputError(f"{path}: cannot be created, because {existing} is a file")
     if not os.access(existing, os.W_OK):
-        raise InputError(
-            f"{path}: cannot be written (no permission for {existing}); use another --output-dir"
-        )
+        raise InputError(f"{path}: cannot be written (no permission for {existing})")
 
 
 def git_commit() -> str | None:

@@ -168,7 +168,7 @@ def test_an_algorithm_brings_its_defaults_and_its_whole_batch() -> None:
         ({"training.algorithm": "a2c", "training.lag": 1},
         r"training\.lag: a2c has none; .* ppo, impala, appo"),
         ({"training.algorithm": "a3c", "training.num_actors": 64},
-        r"training\.num_actors: 64 does not divide .* nearest that does: 32"),
+        r"training\.num_actors: 64 does not divide .* nearest: 32"),
         ({"training.num_actors": 4}, r"training\.num_actors: is for a3c"),
         ({"training.optimizer": "sgd"}, r"training\.optimizer: got 'sgd'"),
         ({"training.algorithm": "dqn"}, r"training\.algorithm: got 'dqn'"),
