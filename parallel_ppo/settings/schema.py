@@ -122,7 +122,7 @@ class EnvSettings(Section):
     use_monochrome_assets: bool = setting(False, "Procgen: use rectangles of one color.")
     restrict_themes: bool = setting(False, "Procgen: use one theme only.")
     kwargs: dict[str, Any] = setting(
-        {}, "Gymnasium: arguments of `gymnasium.make`, such as `--set env.kwargs.x=1`."
+        {}, "Gymnasium: arguments of `gymnasium.make`. `--set env.kwargs.x=1` sets one of them."
     )
     wrappers: list[str | dict[str, dict[str, Any]]] = setting(
         [], "Gymnasium: wrappers as `module:Class` or `{module:Class: {argument: value}}`, innermost first."
@@ -178,7 +178,7 @@ class TrainingSettings(Section):
         " with both, one of each.",
     )
     hidden_sizes: Annotated[list[Width], Field(max_length=64)] = setting(
-        [64, 64], "Hidden layers of the MLP."
+        [64, 64], "Sizes of the hidden layers of the MLP."
     )
     width: Annotated[float, Field(gt=0, le=32)] = setting(
         1.0,
@@ -211,7 +211,7 @@ class TrainingSettings(Section):
         "Environment steps over which the learning rate grows linearly from 0; schedules apply on top of it.",
     )
     clip_range: PositiveFloat = setting(
-        0.2, "Limit of the change of the ratio, and (`clip_value_loss`) of the value."
+        0.2, "Limit of the change of the ratio, and of the value if `clip_value_loss` is true."
     )
     clip_range_schedule: Literal["constant", "linear"] = setting("constant", "constant, or linear (to 0).")
     schedule_by: Literal["steps", "time"] = setting(
@@ -248,10 +248,10 @@ class TrainingSettings(Section):
     rmsprop_alpha: Fraction = setting(0.99, "Decay of RMSprop's average of squares.")
     rmsprop_eps: PositiveFloat = setting(1e-5, "Epsilon of RMSprop.")
     vtrace_rho_clip: PositiveFloat = setting(
-        1.0, "impala, appo: largest importance ratio in value corrections."
+        1.0, "impala, appo: largest importance ratio in the corrections of the value."
     )
     vtrace_c_clip: PositiveFloat = setting(
-        1.0, "impala, appo: largest importance ratio that carries them back."
+        1.0, "impala, appo: largest importance ratio that carries corrections back in time."
     )
     vtrace_policy_rho_clip: PositiveFloat = setting(1.0, "impala: largest ratio in the policy gradient.")
     target_kl: PositiveFloat | None = setting(
@@ -264,7 +264,7 @@ class TrainingSettings(Section):
     reward_gamma: Fraction | None = setting(None, "Discount factor to normalize rewards.", shown="`gamma`")
     reward_clip: PositiveFloat = setting(10.0, "Limit of normalized rewards.")
     clip_rewards: PositiveFloat | None = setting(
-        None, "Limit of raw rewards; needs `normalize_rewards: false`."
+        None, "Limit of raw rewards, such as 1. Requires `normalize_rewards: false`."
     )
     normalize_observations: bool = setting(
         False, "Vectors: normalize by the running mean and deviation, which are updated between iterations."
@@ -311,7 +311,7 @@ class CuriositySettings(Section):
         None, "Channels of one frame if images stack several frames.", shown="3 if possible, else 1"
     )
     num_outputs: Width | None = setting(
-        None, "Outputs of the random network.", shown="images: 512; vectors: 64"
+        None, "Outputs of the fixed random network.", shown="images: 512; vectors: 64"
     )
     hidden_size: Width = setting(128, "Size of the hidden layers for vectors and for images below 36 x 36.")
     icm_inverse_weight: AtLeastZero = setting(0.8, "Weight of the inverse model's loss.")

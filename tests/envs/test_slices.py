@@ -121,7 +121,7 @@ def test_an_environment_that_is_forgotten_is_not_closed_by_the_garbage_collector
 @pytest.mark.parametrize(
     ("version", "is_installed", "message"),
     [
-        ("2.1.0", True, "needs NumPy below 2, this is 2.1.0"),
+        ("2.1.0", True, "needs NumPy below 2, installed is 2.1.0"),
         ("1.26.4", False, "is not installed; pip install"),
     ],
 )

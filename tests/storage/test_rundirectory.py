@@ -58,7 +58,7 @@ def test_checkpoints_elsewhere_must_belong_to_the_run(tmp_path):
     stranger.mkdir()
     (stranger / "config.yaml").write_text("")
     (stranger / "run.json").write_text(json.dumps({"checkpoints": str(tmp_path / "weights")}))
-    with pytest.raises(InputError, match="do not say that they belong to this run"):
+    with pytest.raises(InputError, match="does not name this run"):
         RunDirectory.existing(stranger)
 
 
