@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from parallel_ppo.hash_seed import restart_with_fixed_hash_seed
+from parallel_ppo.child import restart_with_fixed_hash_seed
 
 ROOT = Path(__file__).absolute().parents[1]
 PYTHON = ROOT / "venv" / "bin" / "python"

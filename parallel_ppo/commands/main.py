@@ -5,8 +5,8 @@ import sys
 from collections.abc import Sequence
 
 from parallel_ppo.arguments import guarded
+from parallel_ppo.child import restart_with_fixed_hash_seed
 from parallel_ppo.commands.training_flags import CLUSTER_FLAGS, PARALLEL_FLAGS
-from parallel_ppo.hash_seed import restart_with_fixed_hash_seed
 from parallel_ppo.version import VERSION
 
 # name -> where it is, and what it does

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from parallel_ppo import exits
-from parallel_ppo.child import child
+from parallel_ppo.child import child, with_fixed_hash_seed
 from parallel_ppo.exits import ExitCode, InputError, RunError
-from parallel_ppo.hash_seed import with_fixed_hash_seed
 from parallel_ppo.library.notebook import make_display
 from parallel_ppo.library.run import Run
 from parallel_ppo.records.display import Clock

