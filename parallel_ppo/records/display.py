@@ -1,5 +1,5 @@
-"""The progress of a run on the user's screen: one live line in a terminal, timestamped lines elsewhere,
-only warnings with --quiet.
+"""The progress of a run: one live line in a terminal, lines with timestamps elsewhere, and only warnings
+with --quiet.
 """
 
 import contextlib
@@ -193,25 +193,11 @@ def node_lines(record: Record, most: int = MOST_NODES) -> list[Text]:
 # --- where it is shown --------------------------------------------------------------------------------------
 
 
-class PlainDisplay:
-    """For files and pipes: a line after ten seconds, then one a minute, from a thread of its own so that a
-    long iteration shows too; warnings go to `errors`.
-    """
+class StatusDisplay:
+    """The part that all displays with a `Status` share."""
 
-    def __init__(
-        self, output: IO[str] | None, errors: IO[str] | None, *, quiet: bool = False, verbose: bool = False
-    ) -> None:
-        self.output, self.errors, self.quiet = output, errors, quiet
+    def __init__(self, verbose: bool) -> None:
         self.status = Status(verbose)
-        self.closed = threading.Event()
-        self.thread = threading.Thread(target=self._report, daemon=True)
-
-    def start(self, header: list[str], clock: Callable[[], Clock]) -> None:
-        self.status.clock = clock
-        for line in header:
-            self.note(line)
-        if not self.quiet:
-            self.thread.start()
 
     def watch(self, phases: Phases) -> None:
         self.status.phases = phases
@@ -221,6 +207,28 @@ class PlainDisplay:
 
     def show(self, record: Record) -> None:
         self.status.show(record)
+
+
+class PlainDisplay(StatusDisplay):
+    """For files and pipes: a line after ten seconds, then one a minute. Warnings go to `errors`.
+
+    A thread prints, so that lines appear during a long iteration too.
+    """
+
+    def __init__(
+        self, output: IO[str] | None, errors: IO[str] | None, *, quiet: bool = False, verbose: bool = False
+    ) -> None:
+        super().__init__(verbose)
+        self.output, self.errors, self.quiet = output, errors, quiet
+        self.closed = threading.Event()
+        self.thread = threading.Thread(target=self._report, daemon=True)
+
+    def start(self, header: list[str], clock: Callable[[], Clock]) -> None:
+        self.status.clock = clock
+        for line in header:
+            self.note(line)
+        if not self.quiet:
+            self.thread.start()
 
     def note(self, line: str) -> None:
         if not self.quiet:
@@ -247,27 +255,23 @@ def _print(line: str, file: IO[str] | None) -> None:
             print(printable(line), file=file, flush=True)
 
 
-class LiveDisplay:
-    """One line that is redrawn twice a second; with several nodes and --verbose a line for each node."""
+class LiveDisplay(StatusDisplay):
+    """One line, redrawn twice a second. With several nodes and --verbose, a line for each node."""
 
     def __init__(self, console: Console, verbose: bool = False) -> None:
-        self.console, self.status = console, Status(verbose)
+        super().__init__(verbose)
+        self.console = console
         self.live = Live(console=console, get_renderable=self._render, refresh_per_second=2, transient=True)
 
     def start(self, header: list[str], clock: Callable[[], Clock]) -> None:
+        """A header's items are separated by two spaces. A narrow terminal drops the last ones."""
         self.status.clock = clock
         for line in header:
-            self.note(line)
+            items = line.split("  ")
+            while len(items) > 1 and len("  ".join(items)) > self.console.width:
+                items.pop()
+            self.note("  ".join(items))
         self.live.start()
-
-    def watch(self, phases: Phases) -> None:
-        self.status.phases = phases
-
-    def phase(self, name: str) -> None:
-        self.status.enter(name)
-
-    def show(self, record: Record) -> None:
-        self.status.show(record)
 
     def note(self, line: str) -> None:
         """As `Text`: what comes from outside is never read as markup."""

@@ -176,7 +176,7 @@ def identity(baseline: Group, other: Group) -> Identity:
     if compared == 0:
         return Identity(UNKNOWN, 0, "unknown: no parameters were recorded after equal steps")
     seeds = f" and {len(pairs)} seeds" if len(pairs) > 1 else ""
-    sentence = f"yes: one policy_sha256 at all {compared} common iterations{seeds}, to step {last:,}"
+    sentence = f"yes: one policy_sha256 at all {compared:,} common iterations{seeds}, to step {last:,}"
     return Identity(IDENTICAL, compared, sentence)
 
 

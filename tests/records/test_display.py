@@ -68,6 +68,16 @@ def test_a_narrow_terminal_drops_items(width: int, line: str) -> None:
     assert found.removesuffix("  learn") == line and len(found) <= width
 
 
+def test_a_narrow_terminal_drops_the_end_of_the_header() -> None:
+    header = "CartPole-v1  ppo, mlp  seed 3  2 workers  -> runs/" + 40 * "x"
+    for width, line in ((100, header), (60, "CartPole-v1  ppo, mlp  seed 3  2 workers")):
+        file = io.StringIO()
+        display = LiveDisplay(Console(file=file, force_terminal=True, no_color=True, width=width))
+        display.start([header], lambda: Clock(0.0, 0.0, None))
+        display.close()
+        assert file.getvalue().splitlines()[0].strip() == line
+
+
 def test_the_last_evaluation_stays_until_the_next() -> None:
     shown = status()
     shown.show(RECORD)
