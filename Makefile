@@ -56,19 +56,19 @@ tensorboard: venv/.ready ## show all runs in a browser
 	@venv/bin/tensorboard --logdir runs
 
 test: venv/.ready ## the tests (minutes)
-	@venv/bin/pytest -q -m "not full and not cluster"
+	@venv/bin/pytest -q -n auto --maxprocesses 4 -m "not full and not cluster"
 
 test-fast: venv/.ready ## the tests that neither train nor start processes
-	@venv/bin/pytest -q -m "not slow and not multiprocess and not procgen and not full"
+	@venv/bin/pytest -q -n auto --maxprocesses 4 -m "not slow and not multiprocess and not procgen and not full"
 
 test-full: venv/.ready ## the tests at full shapes too (long)
-	@venv/bin/pytest -q -m "not cluster"
+	@venv/bin/pytest -q -n auto --maxprocesses 4 -m "not cluster"
 
 test-cluster: venv/.ready ## the job script under a real SLURM, where its packages are installed (long)
 	@venv/bin/pytest -q -rs -m cluster
 
 test-extras: dist ## the wheel, the notebook and each extra, in venvs of their own under build/ (long)
-	@$(PYTHON_BIN) tools/test_extras.py
+	@$(PYTHON_BIN) .ci/extras.py
 
 dist: venv/.ready ## a wheel with compiled kernels and an sdist in dist/
 	@rm -rf build/lib build/bdist* dist
@@ -90,7 +90,7 @@ bench: venv/.ready ## throughput against Stable-Baselines3, interleaved (makes i
 	@$(PYTHON_BIN) benchmarks/throughput.py --work W1 --against sb3,sb3_channels_last
 
 tune: venv/.ready ## find the fastest workers and pinning for GAME on this machine
-	@$(PYTHON_BIN) tools/autotune.py --env $(GAME)
+	@$(PYTHON_BIN) -m parallel_ppo tune --env $(GAME)
 
 scaling: venv/.ready ## throughput with 1, 2, ... workers
 	@$(PYTHON_BIN) benchmarks/scaling.py

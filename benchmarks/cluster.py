@@ -31,8 +31,8 @@ sys.path.insert(0, str(ROOT))
 import parallel_ppo.venv  # noqa: E402, F401
 from parallel_ppo.arguments import Parser, number_list, positive, run  # noqa: E402
 from parallel_ppo.exits import InputError  # noqa: E402
+from parallel_ppo.records.trace import read_events  # noqa: E402
 from parallel_ppo.settings.layers import load_settings  # noqa: E402
-from tools.trace_idle import idle_by_phase  # noqa: E402
 
 EXAMPLE = "benchmarks/cluster.py --rate 1000 --delay 1"
 TUNSETIFF, IFF_TAP, IFF_NO_PI, MTU = 0x400454CA, 0x0002, 0x1000, 30000
@@ -113,6 +113,37 @@ def own_cores(rank: int, nodes: int) -> set[int]:
     return set(cores[rank * len(cores) // nodes : (rank + 1) * len(cores) // nodes]) or set(cores)
 
 
+def idle_by_phase(trace: Path) -> dict[str, tuple[float, float]]:
+    """Seconds of each phase of the coordinator in an iteration, and the share of it in which workers had nothing
+    to do. Without the first iteration, and the last, which may not be complete.
+    """
+    events = [event for event in read_events(trace) if event["ph"] == "X"]
+    tasks = [event for event in events if event.get("cat") == "task"]
+    workers = {event["tid"] for event in tasks}
+    phases = [event for event in events if event["tid"] == 0]
+    _, first, *_, last = [event["ts"] for event in phases if event["name"] == "collect"]
+    found: dict[str, list[tuple[float, float]]] = {}
+    for phase in phases:
+        began, ended = phase["ts"], phase["ts"] + phase["dur"]
+        if first <= began < last:
+            busy = 0.0
+            for worker in workers:
+                until = began
+                for task in sorted(
+                    (task for task in tasks if task["tid"] == worker), key=lambda task: task["ts"]
+                ):
+                    end = min(ended, task["ts"] + task["dur"])
+                    busy += max(0.0, end - max(until, task["ts"]))
+                    until = max(until, end)
+            found.setdefault(phase["name"], []).append((ended - began, (ended - began) * len(workers) - busy))
+    iterations = sum(first <= event["ts"] < last and event["name"] == "collect" for event in phases)
+    return {
+        name: (sum(total for total, _ in spans) / 1e6 / iterations,
+               sum(idle for _, idle in spans) / (sum(total for total, _ in spans) * len(workers)))
+        for name, spans in found.items()
+    }  # fmt: skip
+
+
 def report(arguments: argparse.Namespace, lag: int, directory: Path) -> None:
     """Without the first iteration, which warms up."""
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()][1:]
@@ -124,10 +155,10 @@ def report(arguments: argparse.Namespace, lag: int, directory: Path) -> None:
     for name in ("t_sync_wait", "t_sync_transfer"):
         result[name] = [round(record[name], 3) for record in records]
         result[f"{name}_percent"] = round(100 * sum(result[name]) / seconds, 2)
-    for name, found in idle_by_phase(directory / "trace-1.json").items():
+    for name, (seconds, idle) in idle_by_phase(directory / "trace-1.json").items():
         if name in ("collect", "gradients", "gather", "exchange"):
-            result[f"{name}_seconds"] = round(found.seconds, 3)
-            result[f"{name}_workers_idle_percent"] = round(100 * found.idle, 1)
+            result[f"{name}_seconds"] = round(seconds, 3)
+            result[f"{name}_workers_idle_percent"] = round(100 * idle, 1)
     print(json.dumps(result), flush=True)
 
 

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # run from a check
 import parallel_ppo.venv  # noqa: F401
 
 # isort: split
-from benchmarks.scaling_report import SizedRun, mean_iteration
+from benchmarks.scaling import SizedRun, mean_iteration
 from parallel_ppo.arguments import Parser, run
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Iteration, Pieces

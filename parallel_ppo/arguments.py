@@ -29,7 +29,6 @@ SCRIPTS = {
     "compare_results.py": "compare",
     "quick_test.py": "doctor",
     "tools/suite.py": "suite",
-    "tools/autotune.py": "tune",
 }  # and the names of the commands in `parallel-ppo`
 MODULE = "-m parallel_ppo "
 

@@ -103,7 +103,8 @@ def train_here(directory: Path, *arguments: str) -> Outcome:
     return Outcome(subprocess.CompletedProcess([], 0, "", ""), directory)
 
 
-# A test that calls one of these by name trains, or starts a process.
+TRAINED = {"real_run"}  # fixtures that train
+# Functions that train or start a process.
 STARTS = {
     *("train", "train_here", "train_parallel", "train_sequential", "command", "Popen", "Training", "Nodes"),
     *("ProcessPool", "ForkServer", "killed_and_resumed"),
@@ -111,10 +112,11 @@ STARTS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """`make test-fast` leaves out what is slow, wherever it was forgotten to be marked by hand."""
+    """Marks as slow what trains, so that `make test-fast` leaves it out."""
     for item in items:
         code = getattr(getattr(item, "function", None), "__code__", None)
-        if code is not None and STARTS.intersection(code.co_names):
+        calls = STARTS.intersection(code.co_names) if code is not None else ()
+        if calls or TRAINED.intersection(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
 
 

@@ -33,7 +33,7 @@ from parallel_ppo.training.planning import resolve_policy
 TRIAL_SECONDS = 3.0  # of training, after the start
 WORTHWHILE = 1.02  # a smaller gain is noise: the default stays
 EXAMPLES = (
-    "tools/autotune.py --env starpilot --policy impala --output tuned.yaml",
+    "-m parallel_ppo tune --env starpilot --policy impala --output tuned.yaml",
     "train_parallel_timed.py --config tuned.yaml",
 )
 
@@ -141,7 +141,7 @@ def shortened(settings: Settings) -> Settings:
 
 def trial(settings: Settings, candidate: Candidate) -> float:
     """Steps per second, without the first iteration."""
-    with tempfile.TemporaryDirectory(prefix="autotune-") as directory:
+    with tempfile.TemporaryDirectory(prefix="tune-") as directory:
         config = Path(directory) / "config.yaml"
         config.write_text(to_yaml(shortened(applied(settings, candidate))))
         line = command("train", "--quiet", "--config", str(config), "--output-dir", f"{directory}/run")

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks import scaling as benchmark
 from benchmarks import throughput
-from benchmarks.scaling_report import SizedRun, build_report, write_report
+from benchmarks.scaling import SizedRun, build_report, write_report
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Pieces
 from parallel_ppo.reports.document import as_text
@@ -37,9 +37,9 @@ def test_only_measured_numbers_are_reported(tmp_path):
     runs = sized(tmp_path, [1, 2, 4], noise=0.0)
     report = report_of(runs)
     first, second, third = report.data["sizes"]
-    assert first.fps == pytest.approx(2048 / 8) and first.t_learn == pytest.approx(6.0)
-    assert second.speedup == pytest.approx(8 / 4.2) and second.efficiency == pytest.approx(4 / 4.2)
-    assert [row.has_cores for row in (first, second, third)] == [True, True, False]
+    assert first["fps"] == pytest.approx(2048 / 8) and first["t_learn"] == pytest.approx(6.0)
+    assert second["speedup"] == pytest.approx(8 / 4.2) and second["efficiency"] == pytest.approx(4 / 4.2)
+    assert [row["has_cores"] for row in (first, second, third)] == [True, True, False]
     assert report.notes[0].startswith("With 2 workers limited by the arithmetic of the gradients")
     assert "4 workers are more than the 2 physical cores." in report.notes
     assert "redicted" not in as_text(report) and "EXTRAPOL" not in as_text(report)
@@ -66,7 +66,7 @@ def test_no_link_leads_what_a_benchmark_writes_elsewhere(tmp_path, monkeypatch):
     (tmp_path / "victim").write_text("precious")
     folder = tmp_path / "out"
     (folder / "logs").mkdir(parents=True)
-    tables = ("per_run.csv", "per_run.json", "summary.csv", "summary.json")
+    tables = ("per_run.csv", "summary.csv", "summary.json")
     for name in ("config.yaml", *tables, "report.txt", "plots.png", "logs/w1_r1.jsonl"):
         (folder / name).symlink_to(tmp_path / "victim")
     for module, arguments in ((benchmark, ["--env-id", "CartPole-v1"]), (throughput, ["--against", ""])):
@@ -93,7 +93,7 @@ def test_only_warm_up_is_an_error(tmp_path):
 
 
 def flags(*arguments):
-    return benchmark._parser().parse_args(arguments)
+    return benchmark.build_parser().parse_args(arguments)
 
 
 def test_the_benchmark_chooses_the_network():

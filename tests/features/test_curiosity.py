@@ -1,12 +1,14 @@
 """Curiosity's arithmetic against slow twins that are written as the definitions read."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Part
+from parallel_ppo.commands.train import train_sequential
+from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Part, ReplayCheck
 from parallel_ppo.features.curiosity import whitening
 from parallel_ppo.features.curiosity.encoders import Encoder, FloatNature, NativeNature, draw
 from parallel_ppo.features.curiosity.episodic import Memories, episodic_rewards
@@ -24,6 +26,7 @@ from parallel_ppo.policies import heads
 from parallel_ppo.policies.parameters import bind, num_flat
 from parallel_ppo.settings.kinds import CURIOSITY_KINDS
 from parallel_ppo.settings.schema import Settings, predictor_samples
+from parallel_ppo.training import planning
 from parallel_ppo.workers.memory import Memory
 from tests.conftest import small_settings
 
@@ -423,3 +426,21 @@ def test_every_kind_names_the_losses_that_it_fills_in(kind: str) -> None:
 
 def test_the_settings_know_the_same_kinds() -> None:
     assert set(CURIOSITY_KINDS) == {"none", *MODELS}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_tried", [True, False])
+def test_observations_that_never_change_are_refused(
+    is_tried: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the trial before anything starts; by the warm-up if the trial could not decide."""
+    if not is_tried:
+        monkeypatch.setattr(planning, "check_replay", lambda settings: ReplayCheck())
+    name, run = "tests.envs.sample_envs:Chain-v0", tmp_path / "run"
+    shape = ["--env", name, "--num-envs", "2", "--n-steps", "8", "--batch-size", "16", "--quiet"]
+    chosen = ["--curiosity", "rnd", "--set", "curiosity.warmup_steps=20", "--output-dir", str(run)]
+    assert train_sequential([*shape, *chosen]) == 2
+    errors = capsys.readouterr().err
+    assert f"the observations of {name} cannot be whitened, they do not change" in errors
+    assert errors.count("\n") == 1
+    assert run.exists() is not is_tried

@@ -9,7 +9,7 @@ from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.planning import MANY_CORES, MANY_CORES_WORKERS, _place
 from parallel_ppo.training.worker_count import useful_workers
-from tests.conftest import ROOT, small_settings
+from tests.conftest import ROOT, command, small_settings, train_here
 from tests.machine.machines import machine
 
 SPEC = EnvSpec((17,), "float32", ActionSpec("gaussian", (6,)), 0)
@@ -80,3 +80,24 @@ def test_the_settings_for_many_cores_feed_as_many_workers_as_they_say() -> None:
     assert many.sizes.num_slices >= MANY_CORES_WORKERS and many.training.batch_size >= 4096
     workers, reason = first_reason(64, ROOT / MANY_CORES)
     assert workers == MANY_CORES_WORKERS and "many_cores" not in reason
+
+
+@pytest.mark.slow
+@pytest.mark.multiprocess
+def test_auto_starts_no_process_for_small_work_and_says_so(tmp_path: Path) -> None:
+    shape = [
+        "--env",
+        "CartPole-v1",
+        "--num-envs",
+        "4",
+        "--n-steps",
+        "16",
+        "--batch-size",
+        "64",
+        "--total-timesteps",
+        "256",
+    ]
+    auto = command("train_parallel_timed.py", *shape, "--verbose", directory=tmp_path / "auto")
+    assert "no worker processes: a step of CartPole-v1 takes" in auto.out
+    one = train_here(tmp_path / "one", *shape)
+    assert auto.summary["policy_sha256"] == one.summary["policy_sha256"]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from parallel_ppo.commands import tune as autotune
+from parallel_ppo.commands import tune
 from parallel_ppo.commands.tune import DEFAULT, Candidate
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings.layers import load_settings
@@ -16,18 +16,18 @@ FOUR = Candidate(4, "auto")
 
 
 def test_the_default_is_tried_first_and_no_number_without_work() -> None:
-    found = autotune.candidates(Settings())
+    found = tune.candidates(Settings())
     assert found[0] == DEFAULT and len(set(found)) == len(found)
-    given = autotune.candidates(Settings(), [2, 3])
+    given = tune.candidates(Settings(), [2, 3])
     assert given[1:] == [Candidate(n, pinning) for n in (2, 3) for pinning in ("auto", "none")]
 
 
 def test_noise_does_not_beat_the_default() -> None:
-    assert autotune.choose({DEFAULT: [100.0], FOUR: [101.0]}) == DEFAULT
-    assert autotune.choose({DEFAULT: [100.0], FOUR: [120.0]}) == FOUR
-    assert autotune.choose({DEFAULT: [100.0, 110.0, 105.0], FOUR: [160.0, 90.0, 91.0]}) == DEFAULT
-    assert autotune.choose({DEFAULT: [], FOUR: [1.0]}) == FOUR
-    assert autotune.choose({DEFAULT: []}) is None
+    assert tune.choose({DEFAULT: [100.0], FOUR: [101.0]}) == DEFAULT
+    assert tune.choose({DEFAULT: [100.0], FOUR: [120.0]}) == FOUR
+    assert tune.choose({DEFAULT: [100.0, 110.0, 105.0], FOUR: [160.0, 90.0, 91.0]}) == DEFAULT
+    assert tune.choose({DEFAULT: [], FOUR: [1.0]}) == FOUR
+    assert tune.choose({DEFAULT: []}) is None
 
 
 def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *flags: str, **rates: float) -> list[Candidate]:
@@ -40,9 +40,9 @@ def tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, *flags: str, **rates:
             raise InputError("no memory")
         return rates[str(candidate.num_workers)]
 
-    monkeypatch.setattr(autotune, "trial", trial)
+    monkeypatch.setattr(tune, "trial", trial)
     output = ["--output", str(tmp_path / "tuned.yaml")]
-    assert autotune.main(["--env", "CartPole-v1", "--num-workers", "1,2", *output, *flags]) == 0
+    assert tune.main(["--env", "CartPole-v1", "--num-workers", "1,2", *output, *flags]) == 0
     return tried
 
 
@@ -68,7 +68,7 @@ def test_a_failure_everywhere_is_an_error(monkeypatch: pytest.MonkeyPatch, tmp_p
 def test_the_yaml_loads_again_and_learns_the_same(tmp_path: Path) -> None:
     settings = load_settings(file=None, flags={})
     path = tmp_path / "tuned.yaml"
-    path.write_text(autotune.tuned_yaml(settings, Candidate(3, "none"), 123.4))
+    path.write_text(tune.tuned_yaml(settings, Candidate(3, "none"), 123.4))
     loaded = load_settings(file=path, flags={})
     assert (loaded.parallel.num_workers, loaded.hardware.pinning) == (3, "none")
     assert learning_settings(loaded) == learning_settings(settings)
@@ -76,7 +76,7 @@ def test_the_yaml_loads_again_and_learns_the_same(tmp_path: Path) -> None:
 
 def test_a_trial_keeps_the_proportion_of_collecting_and_learning() -> None:
     full = load_settings(file=None, flags={})
-    short = autotune.shortened(full)
+    short = tune.shortened(full)
     assert (short.sizes.num_minibatches, short.sizes.num_epochs) == (1, full.sizes.num_epochs)
     assert short.sizes.microbatch_sizes == full.sizes.microbatch_sizes
 
@@ -84,6 +84,6 @@ def test_a_trial_keeps_the_proportion_of_collecting_and_learning() -> None:
 @pytest.mark.slow
 @pytest.mark.multiprocess
 def test_a_trial(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autotune, "TRIAL_SECONDS", 0.3)
+    monkeypatch.setattr(tune, "TRIAL_SECONDS", 0.3)
     settings = load_settings(file=ROOT / "config" / "cartpole.yaml", flags={})
-    assert autotune.trial(settings, Candidate(1, "none")) > 0
+    assert tune.trial(settings, Candidate(1, "none")) > 0
