@@ -340,8 +340,8 @@ def test_a_workers_microbatch_gradient_is_that_of_the_plain_formulation(network:
 @pytest.mark.parametrize(
     ("network", "shape", "num_layers"),
     [
-        ("impala", ["--side", "72", "--width", "2"], 7),
-        ("nature", ["--side", "84", "--channels", "4"], 4),
+        ("impala", ["--side", "72", "--width", "2", "--layers"], 7),
+        ("nature", ["--side", "84", "--channels", "4", "--layers"], 4),
         ("small_image", ["--side", "20"], 0),
     ],
 )
