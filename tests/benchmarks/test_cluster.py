@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.cluster import idle_by_phase
-from parallel_ppo.records.timeline import Phase
 from parallel_ppo.exits import InputError
+from parallel_ppo.records.timeline import Phase
 from parallel_ppo.records.trace import ChromeTrace, read_events
 from parallel_ppo.workers.span import Span
 from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Microbatch, Task
