@@ -62,11 +62,9 @@ def ignore_signals() -> None:
 
 def kill_descendants(keep: frozenset[int] = frozenset()) -> None:
     """Spares the children in `keep` and their descendants. Orphans become children of this process, so none escape."""
-    import psutil
-
     known: set[int] = set()
     deadline = 0.0
-    while found := {child.pid for child in psutil.Process().children()} - keep:
+    while found := _children(os.getpid()) - keep:
         if found - known:
             known |= found
             deadline = time.monotonic() + KILL_PATIENCE
@@ -81,12 +79,25 @@ def kill_descendants(keep: frozenset[int] = frozenset()) -> None:
 
 def kill_session(leader: int) -> None:
     """For a leader that was killed before it could kill its descendants."""
-    import psutil
+    for pid in _all_processes():
+        with contextlib.suppress(OSError):
+            if os.getsid(pid) == leader:
+                os.kill(pid, signal.SIGKILL)
 
-    for process in psutil.process_iter():
-        with contextlib.suppress(OSError, psutil.Error):
-            if os.getsid(process.pid) == leader:
-                process.kill()
+
+def _all_processes() -> Iterator[int]:
+    return map(int, filter(str.isdigit, os.listdir("/proc")))
+
+
+def _children(process: int) -> set[int]:
+    """Searches all processes, because the kernel's list of children misses some while others end."""
+    found = set()
+    for pid in _all_processes():
+        with contextlib.suppress(OSError):
+            _state, parent, *_ = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+            if int(parent) == process:
+                found.add(pid)
+    return found
 
 
 class Guarded:
