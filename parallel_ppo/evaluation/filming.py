@@ -9,8 +9,7 @@ import torch
 from PIL import Image
 
 from parallel_ppo.envs.contract import SliceEnv
-from parallel_ppo.envs.families import film_fps, make_slice
-from parallel_ppo.envs.one_level_each import OneLevelEach
+from parallel_ppo.envs.families import film_fps, make_slice, one_level_each
 from parallel_ppo.evaluation import video
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy
 from parallel_ppo.evaluation.policy_files import make_actor
@@ -51,9 +50,8 @@ def check_camera(
     actor = make_actor(settings, loaded.spec, loaded.filled)
     quota = np.where(np.arange(num_envs) < columns * rows, episodes, 0)
     own_fps = film_fps(settings.env)
-    env: SliceEnv
     if levels:
-        env = OneLevelEach(settings, [levels[tile % len(levels)] for tile in range(num_envs)])
+        env = one_level_each(settings, [levels[tile % len(levels)] for tile in range(num_envs)])
     else:
         env = make_slice(settings, 0, num_views=columns * rows)
     return Camera(

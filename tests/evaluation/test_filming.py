@@ -89,9 +89,9 @@ def test_failed_levels_are_filmed_the_hardest_first(
 
 @pytest.mark.procgen
 def test_environments_with_a_level_each_play_it_again_and_again() -> None:
-    from parallel_ppo.envs.one_level_each import OneLevelEach
+    from parallel_ppo.envs.families import one_level_each
 
-    env = OneLevelEach(small_settings("coinrun", "nature"), [5, 1000])
+    env = one_level_each(small_settings("coinrun", "nature"), [5, 1000])
     draws, ended = np.random.default_rng(0), [set(), set()]
     assert env.reset().shape == (2, 64, 64, 3)
     for _ in range(600):
