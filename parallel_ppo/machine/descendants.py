@@ -93,7 +93,7 @@ def _children(process: int) -> set[int]:
     """Searches all processes, because the kernel's list of children misses some while others end."""
     found = set()
     for pid in _all_processes():
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, ValueError):  # it may end at any time
             _state, parent, *_ = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
             if int(parent) == process:
                 found.add(pid)
