@@ -48,7 +48,7 @@ Hours = Annotated[float, BeforeValidator(_hours), Field(gt=0)]  # accepts 5m, 1.
 Fraction = Annotated[float, Field(ge=0, le=1)]
 AtLeastZero = Annotated[float, Field(ge=0)]
 Width = Annotated[int, Field(ge=1, le=65536)]  # units of a layer
-Nodes = Annotated[int, Field(ge=1, le=4096)]  # or workers
+Processes = Annotated[int, Field(ge=1, le=4096)]  # workers or nodes
 Level = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Timeout = Annotated[float, Field(ge=1, le=86400)]
 Name = Annotated[str, Field(min_length=1)]
@@ -345,7 +345,7 @@ class CuriositySettings(Section):
 
 
 class ParallelSettings(Section):
-    num_workers: Nodes | Literal["auto"] = setting(
+    num_workers: Processes | Literal["auto"] = setting(
         "auto",
         "Worker processes; the parameters do not depend on them. `auto`: one per usable core, but no more than"
         " can be used at once, and none at all for work that is too small.",
@@ -405,12 +405,12 @@ class EvaluationSettings(Section):
 
 
 class ClusterSettings(Section):
-    nnodes: Nodes = setting(
+    nnodes: Processes = setting(
         1,
         "Number of nodes, at most one per slice. Taken from torchrun, SLURM or Open MPI if they started the"
         " process.",
     )
-    num_workers: Nodes | Literal["auto"] | None = setting(
+    num_workers: Processes | Literal["auto"] | None = setting(
         None, "Another name for `parallel.num_workers`, the workers of each node."
     )
     distributed_backend: Literal["gloo"] = setting("gloo", "gloo is the only one.")
