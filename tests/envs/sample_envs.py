@@ -21,7 +21,7 @@ LEAVES = {"exit": SystemExit, "interrupt": KeyboardInterrupt, "leave": Leaves}
 
 
 class Broken(gymnasium.Env):
-    """Fine until call number `after` (0 is the first reset), then broken as `fault` says."""
+    """Has the fault `fault` from call number `after` on (0 is the first reset)."""
 
     def __init__(self, fault: str = "none", after: int = 0) -> None:
         self.fault, self.after, self.calls = fault, after, 0
@@ -152,7 +152,7 @@ class Walker(gymnasium.Env):
 
 
 class Hoarding(Walker):
-    """Its state outgrows what is reserved for it."""
+    """Its state outgrows the reserved space."""
 
     steps = 0
 
@@ -180,7 +180,7 @@ class ReplayedWalker(Walker):
 
 
 class Peculiar(gymnasium.Env):
-    """What comes of an episode depends on more than its seed and its actions, as `habit` says."""
+    """Its episodes depend on more than seed and actions; `habit` names the cause."""
 
     observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
     action_space = spaces.Discrete(2)
@@ -229,9 +229,7 @@ class Peculiar(gymnasium.Env):
 
 
 class Masked(gymnasium.Env):
-    """Some choices are forbidden, others after each step; taking one of them is an error. `says` is the
-    form of the mask.
-    """
+    """Forbids different choices after each step and raises if one is taken. `says` is the form of the mask."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 30}  # noqa: RUF012
 

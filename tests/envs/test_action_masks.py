@@ -66,7 +66,7 @@ def test_the_loss_sees_the_masked_policy(tmp_path: Path) -> None:
 
 
 def test_samples_that_are_revalued_are_masked_too() -> None:
-    """Without a lag, what the learner says of the actions that were taken is what was recorded."""
+    """Without a lag, the learner's log-probabilities equal the recorded ones."""
     settings = small_settings(
         ENV, training__algorithm="impala", training__lag=0, training__n_epochs=1, training__batch_size=256
     )

@@ -1,6 +1,4 @@
-"""What a user's environment can do wrong ends in one line that names it and the culprit, through the real
-commands.
-"""
+"""Every fault of a user's environment is one line that names it, in the real commands."""
 
 import json
 import re
@@ -98,7 +96,7 @@ def test_a_close_that_never_returns_does_not_keep_a_finished_run(
     assert line.startswith("warning: environment 0") and "did not return from close" in line
 
 
-def test_a_relative_folder_stays_where_it_is_when_an_environment_moves(
+def test_a_relative_folder_stays_if_an_environment_moves(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

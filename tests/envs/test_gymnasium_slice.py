@@ -51,7 +51,7 @@ def test_what_cannot_be_restored_says_so_and_starts_anew() -> None:
     assert [single.num_actions for single in copy.singles] == [0, 0, 0]
 
 
-def test_a_stateful_wrapper_is_replayed_even_if_the_environment_can_save_itself() -> None:
+def test_a_stateful_wrapper_is_replayed_not_restored() -> None:
     wrapper = {"gymnasium.wrappers:FrameStackObservation": {"stack_size": 3}}
     original, copy = make_slice("Walker-v0", wrappers=[wrapper]), make_slice("Walker-v0", wrappers=[wrapper])
     original.reset()
@@ -62,7 +62,7 @@ def test_a_stateful_wrapper_is_replayed_even_if_the_environment_can_save_itself(
 
 @pytest.mark.parametrize("meaning", ["none", "array", "text", "raises"])
 def test_states_of_another_meaning_are_not_asked_for(meaning: str) -> None:
-    """`get_state` and `set_state` are common names: where they do not restore, actions are replayed."""
+    """`get_state` and `set_state` are common names; if they do not restore, actions are replayed."""
     original, copy = (make_slice("OtherState-v0", kwargs={"meaning": meaning}) for _ in range(2))
     original.reset()
     drive(original, 11)

@@ -1,4 +1,4 @@
-"""The next level of a Procgen environment, set in its state: it is opened, and nothing else changes."""
+"""Setting the next level in the state of a Procgen environment changes nothing else."""
 
 import numpy as np
 import pytest

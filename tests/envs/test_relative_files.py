@@ -1,6 +1,4 @@
-"""Files that an environment opens by relative paths: where the command was started, or where its module went
-when it was imported.
-"""
+"""Relative paths of environments start at the command's folder, or at the one their module changed to."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Before the start: environments whose episodes do not come out the same again are found, and told."""
+"""Environments whose replayed episodes differ are found before the start."""
 
 import functools
 import json
@@ -42,7 +42,7 @@ def test_what_differs_even_in_a_new_object_cannot_be_reproduced(habit: str, what
 @pytest.mark.parametrize(
     ("habit", "where"), [("sticks now and then", "step"), ("starts elsewhere now and then", "reset")]
 )
-def test_draws_from_global_generators_are_found_where_they_hardly_ever_matter(habit: str, where: str) -> None:
+def test_draws_from_global_generators_are_found_if_rarely_used(habit: str, where: str) -> None:
     found = examined(habit)
     assert found == ReplayCheck(found.step_seconds, draws_globally=where)
     assert f"draws from the global generators in {where}" in found.why_inexact("it", True)

@@ -1,4 +1,4 @@
-"""What happens to a run when an environment's state cannot be reached again."""
+"""Runs whose environments cannot restore a state."""
 
 import numpy as np
 
@@ -58,8 +58,8 @@ def test_an_episode_that_is_lost_is_not_merged_with_the_next() -> None:
     assert episodes and {episode.length for episode in episodes} == {LENGTH}
 
 
-def test_a_checkpoint_after_a_restart_pairs_states_with_their_own_observations() -> None:
-    """The slot that a slice could not be restored from stays as it was; the new episodes begin beside it."""
+def test_states_match_observations_after_a_restart() -> None:
+    """The slot of a slice that was not restored stays unchanged; its new episodes start elsewhere."""
     state, spec = drifting()
     collect(state, opened(state, spec))
     before = {name: array.copy() for name, array in Environments.at(state.memory, 1).pack().items()}

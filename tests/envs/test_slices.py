@@ -1,4 +1,4 @@
-"""The slice contract, on real environments: what is saved is what comes back."""
+"""The slice contract, with real environments: saved states are restored."""
 
 import numpy as np
 import pytest
@@ -104,8 +104,8 @@ def test_plain_arrays_survive_packing_and_nothing_else_is_packed() -> None:
 
 
 @pytest.mark.procgen
-def test_an_environment_that_is_forgotten_is_not_closed_by_the_garbage_collector() -> None:
-    """It could be in the middle of making another, and would wait for a lock of its own thread."""
+def test_the_garbage_collector_closes_no_environment() -> None:
+    """If this thread is making another environment, closing would deadlock."""
     from gym3.libenv import CEnv
 
     settings = small_settings("coinrun", "nature")

@@ -1,4 +1,4 @@
-"""Chains whose values are known in closed form: a cut episode continues, a finished one does not."""
+"""Chains with values in closed form: a cut episode continues, a finished one does not."""
 
 import numpy as np
 import pytest
@@ -63,7 +63,7 @@ def test_a_finished_chain_is_worth_what_is_left_of_it() -> None:
 
 
 def test_the_value_after_a_finished_episode_does_not_leak() -> None:
-    """Whatever the value function says, the last step of a finished episode is worth its reward."""
+    """For any value function, the last step of a finished episode has the value of its reward."""
     memory = collected(is_cut=False, value=1000.0, gae_lambda=1.0)
     np.testing.assert_allclose(memory.target_return[LENGTH - 1 :: LENGTH], 1, rtol=1e-4)
 

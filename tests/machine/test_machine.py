@@ -1,8 +1,7 @@
-"""What is read of a machine and what is planned from it, on this one and on trees of others.
+"""Reading a machine and planning for it, on this machine and on trees of others.
 
-A tree is a dictionary from paths to contents. `THIS_CLASS` is a recording; the others are laid out as
-Linux shows the machines they are named after (numbering of siblings and nodes included), reduced to the
-files that are read.
+A tree is a dictionary from paths to contents. `THIS_CLASS` is a recording. The others imitate the files of Linux on
+the machines that they are named after, with their numbering of siblings and nodes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a signal does depends on where the run is."""
+"""The effect of signals at each point of a run."""
 
 import os
 import select
@@ -84,7 +84,7 @@ def test_what_was_ignored_stays_ignored():
 
 
 def test_a_foreign_signal_wakes_once() -> None:
-    """What another library handles must not keep the waker readable: a waiting pool would spin."""
+    """Signals of other libraries must not keep the waker readable, because a waiting pool would spin."""
     previous, signals = signal.signal(signal.SIGUSR2, lambda *_: None), Signals()
     try:
         os.kill(os.getpid(), signal.SIGUSR2)

@@ -7,9 +7,7 @@ from torch import Tensor, nn
 
 
 class Fine(nn.Module):
-    """Without `num_features`, with layers whose initial weights are constants, and with initial weights
-    of its own.
-    """
+    """Has no `num_features`, layers with constant initial weights, and its own initial weights."""
 
     def __init__(self, num_inputs: int) -> None:
         super().__init__()
@@ -71,7 +69,7 @@ class Frozen(Around):
 
 
 class Hidden(nn.Module):
-    """Its layer is in a plain list, where torch does not find it."""
+    """Its layer is in a plain list, which torch does not search."""
 
     def __init__(self, num_inputs: int) -> None:
         super().__init__()

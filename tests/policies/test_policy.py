@@ -112,7 +112,7 @@ def test_images_are_channels_last_without_a_copy_of_order() -> None:
     torch.testing.assert_close(prepared[3, 2, 10, 20], rows[3, 10, 20, 2].float() / 255)
 
 
-def test_the_nature_cnn_infers_on_packed_weights_what_it_computes_in_training() -> None:
+def test_the_nature_cnn_gives_the_same_with_packed_weights() -> None:
     policy, flat = build("nature")
     images = torch.randint(0, 256, (8, 64, 64, 3), dtype=torch.uint8)
     observation = prepare("nature")(images)
@@ -148,9 +148,7 @@ def test_small_images_of_every_size_are_read(size: tuple[int, int]) -> None:
 
 
 def test_small_integers_are_kinds_and_all_values_brightness() -> None:
-    """What a pixel adds depends on which of the first integers it is, and on nothing but its brightness
-    beyond them.
-    """
+    """Small integers count as categories and brightness, larger ones as brightness only."""
     trunk = SmallImage(1, 1, 1)
     with torch.no_grad():
         trunk.kinds.bias.zero_()

@@ -70,7 +70,7 @@ def test_shipped_files_load_and_print_as_themselves(name: str, tmp_path: Path) -
     assert load_settings(file=again, flags={}) == settings
 
 
-def test_procgen_is_shipped_with_the_published_settings_however_it_is_trained() -> None:
+def test_procgen_is_shipped_with_the_published_settings() -> None:
     kinds = ("parallel", "sequential", "cpu_cluster")
     parallel, *others = [load_settings(file=ROOT / "config" / f"ppo_{kind}.yaml", flags={}) for kind in kinds]
     sizes, training = parallel.sizes, parallel.training
@@ -221,7 +221,7 @@ def test_slices_are_the_largest_divisor_up_to_eight(envs: int, slice_envs: int) 
     ("envs", "batch", "slice_envs"),
     [(8, 256, 4), (16, 256, 4), (6, 96, 3), (8, 129, 8), (16, 2, 8), (5, 5, 1)],
 )
-def test_slices_of_an_mlp_are_smaller_where_they_share_a_minibatch_evenly(
+def test_slices_of_an_mlp_are_small_if_they_divide_a_minibatch(
     envs: int, batch: int, slice_envs: int
 ) -> None:
     settings = Settings().changed("env", num_envs=envs).changed("training", policy="mlp", batch_size=batch)
@@ -246,7 +246,7 @@ WRONG = ("", "abc", "-1", "1e308", ".nan", "[0]", "{a: 1}", "2024-01-01", "!!bin
 
 
 def test_no_value_of_any_key_is_answered_with_a_traceback(tmp_path: Path) -> None:
-    """What is wrong is one short line; what is right goes on."""
+    """Invalid values give one short line, valid ones pass."""
     (tmp_path / "empty.yaml").write_text("")
     parser = build_parser("", COMMON_FLAGS | PARALLEL_FLAGS, ())
     base = {"CartPole-v1": ["--env", "CartPole-v1"], "file": ["--config", str(tmp_path / "empty.yaml")]}

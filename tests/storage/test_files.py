@@ -1,4 +1,4 @@
-"""Files in folders that strangers made, and the key that signs what this user wrote."""
+"""Files in untrusted folders, and the user's signing key."""
 
 import os
 from concurrent.futures import ThreadPoolExecutor
