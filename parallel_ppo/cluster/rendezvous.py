@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import psutil
 import torch
 import torch.distributed as distributed
 
@@ -131,6 +130,8 @@ def choose_interface(cluster: ClusterSettings, master: str) -> tuple[str, str]:
     """(interface, its address). Unless told otherwise: the one whose route leads to node 0, which is the
     default route's where no other fits.
     """
+    import psutil  # only here, because every start imports this module
+
     named = cluster.interface or os.environ.get("GLOO_SOCKET_IFNAME")
     family = socket.AF_INET6 if ":" in master else socket.AF_INET
     addresses = {

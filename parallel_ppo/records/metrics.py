@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import psutil
-
 from parallel_ppo.storage.files import CHUNK, NEW_FILE, open_to_append, write_atomically
 from parallel_ppo.storage.json_lines import Record, read_lines
 
@@ -340,14 +338,14 @@ def _each(pids: list[int], measure: Callable[[int], float]) -> dict[int, float]:
     """Without processes that have ended."""
     found = {}
     for pid in pids:
-        with contextlib.suppress(psutil.Error, OSError):
+        with contextlib.suppress(OSError):
             found[pid] = measure(pid)
     return found
 
 
 def cpu_seconds(pid: int) -> float:
-    times = psutil.Process(pid).cpu_times()
-    return times.user + times.system
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")  # user and system time
 
 
 def _percent(before: dict[int, float], now: dict[int, float], seconds: float) -> float:
