@@ -149,12 +149,21 @@ enum { ITEM_BITS = 24, NOTHING = -1, OVER = -2, AGAIN = -3, EXCHANGE_OPENED = -4
 
 typedef uint64_t word; /* of an item: round << 24 | holder << 1 | done */
 
+/* A part of the flat vector: the policy, then curiosity's predictors (empty without them). Each has a norm and a learning rate. */
+typedef struct {
+    const float *gradients; /* [microbatches][end - first] */
+    int64_t first, end;     /* in the flat vector; `first` is a multiple of BLOCK */
+    int64_t per_slice;      /* microbatches of a slice that have a gradient of this part */
+    double learning_rate;   /* at the start of the update */
+    double max_norm;
+} gradient_part;
+
 /* One process's view; everything it points to but `microbatch`, `rollout` and `microbatch_sizes` is shared. */
 typedef struct {
     word *header; /* the number of the present round, which only grows, from update to update */
     uint32_t *futex;
     word *claims;                     /* [items] */
-    const float *microbatch_gradients;      /* [microbatches][parameters] */
+    gradient_part parts[2];
     double *microbatch_statistics;          /* [microbatches][STATISTICS] */
     float *gradient;                  /* [parameters] */
     double *squares;                  /* [blocks] */
@@ -166,9 +175,10 @@ typedef struct {
     const microbatch_settings *microbatch;        /* only if C performs MICROBATCHES */
     const rollout_columns *rollout;
     const int64_t *microbatch_sizes;        /* [microbatches of a slice] */
-    int64_t parameters, policy_blocks, num_scalars, steps, first_microbatch, microbatches, all_microbatches, ranges, microbatches_of_slice, slices, samples, minibatches, slice_samples;
-    double max_norm, target_kl, batch_size, beta1, beta2, epsilon;
-    double learning_rate, adaptive_kl, adaptive_factor, adaptive_min, adaptive_max; /* at the start of the update; of the rule in rate_of */
+    int64_t parameters, num_scalars, steps, first_microbatch, microbatches, all_microbatches, ranges;
+    int64_t slices, samples, minibatches, slice_samples;
+    double target_kl, batch_size, beta1, beta2, epsilon;
+    double adaptive_kl, adaptive_factor, adaptive_min, adaptive_max; /* of the rule in rate_of */
     int64_t adapts, has_target;
     int64_t has_exchange, python_stages; /* several nodes; a bit for each stage that the caller performs */
     int64_t holder, holders;

@@ -39,27 +39,31 @@ static double *time_of(const steps *s, word round, int item) {
 
 static void microbatch_stage(steps *s, int64_t step, int item) {
     const int64_t microbatch = s->first_microbatch + item;
-    const int64_t epoch = step / s->minibatches, minibatch = step % s->minibatches, slice = microbatch / s->microbatches_of_slice, number = microbatch % s->microbatches_of_slice;
+    const gradient_part *policy = s->parts;
+    const int64_t epoch = step / s->minibatches, minibatch = step % s->minibatches;
+    const int64_t slice = microbatch / policy->per_slice, number = microbatch % policy->per_slice;
     int64_t at = (epoch * s->slices + slice) * s->samples + minibatch * s->slice_samples;
     for (int64_t before = 0; before < number; before++) at += s->microbatch_sizes[before];
     if (s->packed_step != step) mlp_pack(s->microbatch->network);
     s->packed_step = step;
     microbatch_gradient(s->microbatch, s->rollout, s->rows + at, (int)s->microbatch_sizes[number], s->scalars + step * s->num_scalars,
-                  (float *)s->microbatch_gradients + microbatch * s->parameters, s->microbatch_statistics + microbatch * STATISTICS);
+                        (float *)policy->gradients + microbatch * policy->end, s->microbatch_statistics + microbatch * STATISTICS);
 }
 
-static int64_t blocks_of(const steps *s) { return (s->parameters + BLOCK - 1) / BLOCK; }
+static int64_t blocks_before(int64_t end) { return (end + BLOCK - 1) / BLOCK; }
+static int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* Where a range begins: whole blocks, as even as possible. */
 static int64_t begin_of(const steps *s, int range) {
-    const int64_t at = range * blocks_of(s) / s->ranges * BLOCK;
-    return at < s->parameters ? at : s->parameters;
+    return least(range * blocks_before(s->parameters) / s->ranges * BLOCK, s->parameters);
 }
 
 static void sum_stage(const steps *s, int range) {
+    const int64_t first_slice = s->first_microbatch / s->parts[0].per_slice, slices = s->microbatches / s->parts[0].per_slice;
     for (int64_t at = begin_of(s, range); at < begin_of(s, range + 1); at += BLOCK) {
-        const int64_t count = s->parameters - at < BLOCK ? s->parameters - at : BLOCK;
-        s->squares[at / BLOCK] = flat_tree_sum(s->microbatch_gradients + s->first_microbatch * s->parameters + at, s->parameters, (int)s->microbatches, count, s->gradient + at);
+        const gradient_part *part = s->parts + (at >= s->parts[0].end);
+        const int64_t stride = part->end - part->first, first = first_slice * part->per_slice * stride + at - part->first;
+        s->squares[at / BLOCK] = flat_tree_sum(part->gradients + first, stride, (int)(slices * part->per_slice), least(BLOCK, part->end - at), s->gradient + at);
     }
 }
 
@@ -85,7 +89,7 @@ static double norm_of(const steps *s, int64_t first, int64_t end) {
 
 /* The policy's learning rate at a step, which follows from earlier rows of results: the rule of features/adaptive_rate.py. */
 static double rate_of(const steps *s, int64_t step, const double *sums) {
-    if (step == 0) return s->learning_rate;
+    if (step == 0) return s->parts[0].learning_rate;
     const double rate = result_of(s, step - 1)[RATE], divergence = sums[4] / s->batch_size;
     if (s->adapts && divergence > 2 * s->adaptive_kl) return fmax(rate / s->adaptive_factor, s->adaptive_min);
     if (s->adapts && divergence > 0 && divergence < s->adaptive_kl / 2) return fmin(rate * s->adaptive_factor, s->adaptive_max);
@@ -95,8 +99,9 @@ static double rate_of(const steps *s, int64_t step, const double *sums) {
 /* Whether a step is taken, and its row of results. Every range calls this and finds the same; the first one writes it. */
 bool steps_judge(const steps *s, int range, double *result) {
     sum_statistics(s, result);
-    result[NORM] = norm_of(s, 0, s->policy_blocks);
-    result[PREDICTOR_NORM] = norm_of(s, s->policy_blocks, blocks_of(s));
+    const int64_t policy_blocks = blocks_before(s->parts[0].end);
+    result[NORM] = norm_of(s, 0, policy_blocks);
+    result[PREDICTOR_NORM] = norm_of(s, policy_blocks, blocks_before(s->parameters));
     result[RATE] = rate_of(s, step_of(s, s->round), result);
     bool finite = true;
     for (int k = 0; k <= PREDICTOR_NORM; k++) finite = finite && isfinite(result[k]);
@@ -109,11 +114,18 @@ bool steps_judge(const steps *s, int range, double *result) {
 static void optimizer_stage(const steps *s, int64_t step, int range) {
     double found[RESULTS];
     if (!steps_judge(s, range, found)) return;
-    const int64_t at = begin_of(s, range), count = begin_of(s, range + 1) - at;
-    const double wanted = s->max_norm / (found[NORM] + 1e-6), *rates = s->rates + 2 * step;
-    const float *const from[] = {s->now[0] + at, s->now[1] + at, s->now[2] + at};
-    float *const into[] = {s->next[0] + at, s->next[1] + at, s->next[2] + at};
-    flat_adam_into(from, into, s->gradient + at, count, wanted < 1 ? wanted : 1, (adam_numbers){s->beta1, s->beta2, found[RATE] / rates[0], rates[1], s->epsilon});
+    const double *corrections = s->rates + 2 * step, rates[] = {found[RATE], s->parts[1].learning_rate};
+    for (int k = 0; k < 2; k++) {
+        const gradient_part *part = s->parts + k;
+        const int64_t begin = begin_of(s, range), at = begin > part->first ? begin : part->first;
+        const int64_t count = least(begin_of(s, range + 1), part->end) - at;
+        if (count <= 0) continue;
+        const double wanted = part->max_norm / (found[NORM + k] + 1e-6);
+        const float *const from[] = {s->now[0] + at, s->now[1] + at, s->now[2] + at};
+        float *const into[] = {s->next[0] + at, s->next[1] + at, s->next[2] + at};
+        const adam_numbers numbers = {s->beta1, s->beta2, rates[k] / corrections[0], corrections[1], s->epsilon};
+        flat_adam_into(from, into, s->gradient + at, count, wanted < 1 ? wanted : 1, numbers);
+    }
 }
 
 static void copy_stage(const steps *s, int range) {

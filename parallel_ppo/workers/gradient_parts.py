@@ -71,21 +71,24 @@ def step_blocks(
     memory: Memory, settings: Settings, blocks: range, vectors: Vectors, step: StepNumbers
 ) -> None:
     """Clips by the norm and steps, in place on some blocks of `vectors`."""
-    end, policy_end, gradient = blocks.stop * BLOCK, memory.policy_end, memory.tensor("gradient")
-    parts = (
-        (slice(blocks.start * BLOCK, min(end, policy_end)), step.learning_rate, step.norm, settings.training),
-        (
-            slice(max(blocks.start * BLOCK, policy_end), end),
-            settings.curiosity.learning_rate,
-            step.predictor_norm,
-            settings.curiosity,
-        ),
+    gradient = memory.tensor("gradient")
+    numbers = (
+        (settings.training.max_grad_norm, step.norm, step.learning_rate),
+        (settings.curiosity.max_grad_norm, step.predictor_norm, settings.curiosity.learning_rate),
     )
-    for span, learning_rate, norm, limits in parts:
+    parts = gradient_parts(memory, settings.sizes)
+    for part, (max_norm, norm, learning_rate) in zip(parts, numbers, strict=False):
+        span = slice(max(blocks.start * BLOCK, part.first), min(blocks.stop * BLOCK, part.end))
+        if span.start >= span.stop:
+            continue
         parameters, first_moment, second_moment = (vector[span] for vector in vectors)
-        if len(parameters):
-            optimizers.step(
-                settings.training, parameters=parameters, gradient=gradient[span], first_moment=first_moment,
-                second_moment=second_moment, number=step.number, learning_rate=learning_rate,
-                gradient_scale=min(1.0, limits.max_grad_norm / (norm + 1e-6)),
-            )  # fmt: skip
+        optimizers.step(
+            settings.training,
+            parameters=parameters,
+            gradient=gradient[span],
+            first_moment=first_moment,
+            second_moment=second_moment,
+            number=step.number,
+            learning_rate=learning_rate,
+            gradient_scale=min(1.0, max_norm / (norm + 1e-6)),
+        )

@@ -17,7 +17,7 @@ from parallel_ppo.algorithms.optimizers import ADAM_BETAS, OPTIMIZERS
 from parallel_ppo.kernels import steps as kernel
 from parallel_ppo.memory.arrays import BLOCK
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.workers.gradient_parts import StepNumbers, step_blocks, sum_blocks
+from parallel_ppo.workers.gradient_parts import StepNumbers, gradient_parts, step_blocks, sum_blocks
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.observer import unobserved
 from parallel_ppo.workers.span import Span
@@ -49,7 +49,7 @@ def _view(settings: Settings, memory: Memory) -> Any:
     target_kl = training.target_kl
     arrays = {
         "header": memory.step_header, "futex": memory.step_futex, "claims": memory.step_claims,
-        "microbatch_gradients": memory.microbatch_gradient, "microbatch_statistics": memory.microbatch_statistics,
+        "microbatch_statistics": memory.microbatch_statistics,
         "gradient": memory.gradient, "squares": memory.gradient_squares, "scalars": memory.step_scalars,
         "rates": memory.step_rates, "results": memory.step_results, "times": memory.step_times,
         "rows": memory.step_rows, "microbatch_sizes": microbatch_sizes,
@@ -58,16 +58,21 @@ def _view(settings: Settings, memory: Memory) -> Any:
         **{name: array.ctypes.data for name, array in arrays.items()},
         now=tuple(getattr(memory, name).ctypes.data for name in LEARNED),
         next=tuple(array.ctypes.data for array in memory.stepped),
-        parameters=len(memory.parameters), policy_blocks=-(-memory.policy_end // BLOCK),
+        parameters=len(memory.parameters),
         num_scalars=memory.step_scalars.shape[1], steps=len(memory.step_rates), all_microbatches=sizes.num_microbatches,
-        microbatches_of_slice=len(microbatch_sizes), slices=sizes.num_slices, samples=memory.step_rows.shape[2],
+        slices=sizes.num_slices, samples=memory.step_rows.shape[2],
         minibatches=sizes.num_minibatches, slice_samples=sizes.slice_samples,
-        max_norm=training.max_grad_norm, target_kl=target_kl or 0.0, batch_size=sizes.batch_size,
+        target_kl=target_kl or 0.0, batch_size=sizes.batch_size,
         beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], epsilon=training.adam_eps,
         adaptive_kl=training.adaptive_kl, adaptive_factor=training.adaptive_factor,
         adaptive_min=training.adaptive_min, adaptive_max=training.adaptive_max,
         adapts=training.learning_rate_schedule == "adaptive", has_target=target_kl is not None, has_exchange=settings.cluster.nnodes > 1,
     )  # fmt: skip
+    for own, part in zip(view.parts, gradient_parts(memory, sizes), strict=False):
+        own.gradients = part.microbatches.data_ptr()
+        own.first, own.end, own.per_slice = part.first, part.end, part.per_slice
+    view.parts[0].max_norm, view.parts[1].max_norm = training.max_grad_norm, settings.curiosity.max_grad_norm
+    view.parts[1].learning_rate = settings.curiosity.learning_rate
     view.kept = microbatch_sizes  # as long as the view
     return view
 
@@ -187,7 +192,7 @@ class StepTaker:
         training, stages = self.settings.training, {kernel.COPY}
         if self.worker.native_microbatch is not None:
             stages.add(kernel.MICROBATCHES)
-        if training.kernels == "native" and not self.settings.curiosity.is_curious:
+        if training.kernels == "native":
             stages.add(kernel.SUM)
             if OPTIMIZERS[training.optimizer].is_native:
                 stages.add(kernel.OPTIMIZER)
@@ -200,7 +205,7 @@ class StepTaker:
             plan.microbatches[0],
             plan.microbatches[1] - plan.microbatches[0],
         )
-        view.learning_rate = plan.learning_rate
+        view.parts[0].learning_rate = plan.learning_rate
         view.packed_step, view.spin_seconds, view.opened_exchange = -1, kernel.MOST_SPIN, 0
         by_python = {
             stage for stage in range(kernel.NUM_STAGES) if self.is_observed or stage not in self.native
