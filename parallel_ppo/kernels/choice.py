@@ -8,11 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.kernels.build import VARIANTS, BuildError, load
 from parallel_ppo.printable import listed
+from parallel_ppo.settings.schema import Settings
 
 UNITS = 16  # of an MLP's hidden layers: a multiple of these
 MAX_FACTOR = 4  # of `training.width`
+MAX_LAYERS = 15  # MAX_POINTERS of microbatch.h
+CLIPPED_LOSS = ("ppo", "appo")
 
 
 class Images(NamedTuple):
@@ -94,3 +98,19 @@ def unusable(
         except (ValueError, BuildError) as error:
             reason = str(error)
     return reason
+
+
+def computes_whole_microbatches(settings: Settings, spec: EnvSpec) -> bool:
+    """Whether C computes a microbatch's gradient in one call; otherwise `Worker.differentiate` does, with the same bits."""
+    training = settings.training
+    return (
+        training.policy == "mlp"
+        and training.kernels == "native"
+        and training.algorithm in CLIPPED_LOSS
+        and spec.action.kind in ("categorical", "gaussian")
+        and not spec.masks_actions
+        and spec.observation_dtype == "float32"
+        and training.augmentation == "none"
+        and not settings.curiosity.is_curious
+        and len(training.hidden_sizes) <= MAX_LAYERS
+    )

@@ -1,12 +1,12 @@
-"""The gradient of a microbatch of PPO with MLPs as one call (`microbatch.c`): its samples are gathered from the rollout, and
-no array is made on the way.
+"""The gradient of a microbatch of PPO with MLPs as one call (`microbatch.c`), which gathers the samples from the rollout.
 
-T steps, E envs, B samples, K outputs.
+C rounds exactly as NumPy does, whatever NumPy's version and this CPU: it borrows the addresses of NumPy's own
+float32 loops. They are part of NumPy's C interface (`PyUFuncObject`, ufuncobject.h).
 """
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -14,13 +14,39 @@ import torch
 from parallel_ppo.kernels.api import load_library, structure
 from parallel_ppo.kernels.choice import choose_variant
 from parallel_ppo.kernels.native import allocate
-from parallel_ppo.kernels.numpy_loops import float_loop
 
-SLAB = "observation", "action", "log_prob", "value", "advantage", "target_return"
+COLUMNS = "observation", "action", "log_prob", "value", "advantage", "target_return"
+
+
+FLOAT = np.dtype(np.float32).num
+
+
+class _Ufunc(ctypes.Structure):
+    """The head of PyUFuncObject, behind the head of every object."""
+
+    _fields_ = (
+        ("nin", ctypes.c_int), ("nout", ctypes.c_int), ("nargs", ctypes.c_int), ("identity", ctypes.c_int),
+        ("functions", ctypes.POINTER(ctypes.c_void_p)), ("data", ctypes.POINTER(ctypes.c_void_p)),
+        ("ntypes", ctypes.c_int), ("reserved", ctypes.c_int), ("name", ctypes.c_char_p),
+        ("types", ctypes.POINTER(ctypes.c_ubyte)),
+    )  # fmt: skip
+
+
+def float_loop(function: np.ufunc) -> Any:
+    """The loop for float32 arguments and results: the first that fits, as NumPy itself chooses."""
+    inner = _Ufunc.from_address(id(function) + object.__basicsize__)
+    assert inner.name == function.__name__.encode() and inner.nargs == function.nargs, "not NumPy's layout"
+    for index in range(inner.ntypes):
+        types = inner.types[index * inner.nargs : (index + 1) * inner.nargs]
+        if types == [FLOAT] * inner.nargs:
+            return structure("numpy_function")(
+                inner.functions[index], inner.data[index] if inner.data else None
+            )
+    raise AssertionError(f"NumPy's {function.__name__} has no loop for float32")
 
 
 class MicrobatchLoss(NamedTuple):
-    """What PPO's loss depends on for a whole run."""
+    """The settings of PPO's loss."""
 
     value_coef: float
     entropy_coef: float
@@ -29,7 +55,7 @@ class MicrobatchLoss(NamedTuple):
 
 
 class NativeMicrobatch:
-    """For one process. Everything that is handed over stays where it is and is read in place."""
+    """For one process. Reads all arguments in place, at every call."""
 
     def __init__(
         self,
@@ -37,15 +63,15 @@ class NativeMicrobatch:
         offsets: Sequence[int],
         log_std_offset: int | None,
         loss: MicrobatchLoss,
-        normalisation: tuple[torch.Tensor, torch.Tensor, float] | None,
+        normalization: tuple[torch.Tensor, torch.Tensor, float] | None,
         largest_microbatch: int,
     ) -> None:
         """`network` is the address of a structure `mlp`, the offsets those of its parameters in a flat
-        vector. `normalisation` of the observations: mean, scale and clip.
+        vector. `normalization` of the observations: mean, scale and clip.
         """
         self.library = load_library(choose_variant())
         self.offsets = np.array(offsets, np.int64)
-        mean, scale, clip = normalisation or (None, None, 0.0)
+        mean, scale, clip = normalization or (None, None, 0.0)
         self.kept = mean, scale
         self.settings = structure("microbatch_settings")(
             network=network,
@@ -56,7 +82,7 @@ class NativeMicrobatch:
             num_offsets=len(offsets),
             log_std_offset=-1 if log_std_offset is None else log_std_offset,
             offsets=self.offsets.ctypes.data,
-            normalizes=normalisation is not None,
+            normalizes=normalization is not None,
             observation_mean=None if mean is None else mean.data_ptr(),
             observation_scale=None if scale is None else scale.data_ptr(),
             observation_clip=clip,
@@ -84,11 +110,11 @@ class NativeMicrobatch:
 
 
 class RolloutColumns:
-    """Where a rollout's columns lie."""
+    """The addresses of a rollout's columns."""
 
     def __init__(self, columns: Mapping[str, torch.Tensor]) -> None:
         """The sampled columns [T * E, ...], float32."""
-        self.columns = [columns[name] for name in SLAB]
+        self.columns = [columns[name] for name in COLUMNS]
         assert all(column.dtype == torch.float32 and column.is_contiguous() for column in self.columns)
         self.pointers = structure("rollout_columns")(*(column.data_ptr() for column in self.columns))
         self.address = ctypes.addressof(self.pointers)

@@ -8,6 +8,8 @@ the rollouts. Nothing has a name: nothing can be left behind by any death.
 import ctypes
 import mmap
 import os
+import shutil
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +17,6 @@ import numpy as np
 import torch
 
 from parallel_ppo.exits import InputError
-from parallel_ppo.memory import buffer_file
 from parallel_ppo.memory.arrays import (
     EnvironmentStart,
     Gradients,
@@ -93,7 +94,7 @@ class SharedMemory(RolloutBuffer, EnvironmentStart, Learner, Progress, Gradients
         layouts = {place: _layout(arrays, place) for place in places}
         directory = settings.hardware.buffer_directory
         self.descriptors = descriptors or tuple(
-            buffer_file.reserve(directory, size) if place == "file" and directory else os.memfd_create(place)
+            reserve_file(directory, size) if place == "file" and directory else os.memfd_create(place)
             for place, (_, size) in layouts.items()
         )
         self.maps = []
@@ -187,6 +188,30 @@ class SharedMemory(RolloutBuffer, EnvironmentStart, Learner, Progress, Gradients
         for one in self.table.values():
             if one.written and one.place != "sparse":
                 getattr(self, one.name).view(np.uint8).fill(POISON)
+
+
+def reserve_file(directory: str, size: int) -> int:
+    """The descriptor of a new file for rollouts that are larger than the memory.
+
+    It has no name, so no death leaves it behind. Its blocks are reserved now: touching a page that the disk has
+    no room for would kill the process.
+    """
+    try:
+        free = shutil.disk_usage(directory).free
+        if free < size:
+            raise InputError(
+                f"hardware.buffer_directory: the rollout buffers need {size:,} bytes of disk but {free:,} are"
+                f" free in {directory}: free some space, give another directory, or use fewer environments or"
+                " steps"
+            )
+        with tempfile.TemporaryFile(dir=directory, buffering=0) as file:
+            os.posix_fallocate(file.fileno(), 0, size)
+            return os.dup(file.fileno())
+    except OSError as error:
+        raise InputError(
+            f"hardware.buffer_directory: {size:,} bytes cannot be reserved in {directory} ({error.strerror});"
+            " give another directory, or use fewer environments or steps"
+        ) from None
 
 
 def _mapped(descriptor: int, size: int, created: bool) -> mmap.mmap:

@@ -5,8 +5,7 @@ it had nothing to do.
 from typing import Any, Protocol
 
 from parallel_ppo.records.timeline import Phase
-from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import COLLECT
+from parallel_ppo.workers.tasks import COLLECT, Span
 
 
 class Timed(Protocol):

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from parallel_ppo.exits import InputError
 from parallel_ppo.records.timeline import DELEGATED, Phase
 from parallel_ppo.storage.files import Damaged, read_regular
-from parallel_ppo.workers.span import Span
+from parallel_ppo.workers.tasks import Span
 
 MAX_BYTES = 64_000_000  # viewers become slow beyond; hundreds of iterations fit
 TAIL = "\n]}\n"

@@ -7,8 +7,7 @@ from parallel_ppo.features.schedules import scheduled
 from parallel_ppo.training.live_evaluation import evaluate_if_due
 from parallel_ppo.training.run import Iteration, Run
 from parallel_ppo.training.update import learn
-from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import COLLECT, WARM_UP, Task
+from parallel_ppo.workers.tasks import COLLECT, WARM_UP, Span, Task
 
 
 def train(run: Run) -> str:

@@ -20,8 +20,7 @@ from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.gradient_parts import StepNumbers, step_blocks, sum_blocks, write_squares
 from parallel_ppo.workers.pool import Pool
-from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import GRADIENT, Microbatch, Task
+from parallel_ppo.workers.tasks import GRADIENT, Microbatch, Span, Task
 
 
 class Applied(NamedTuple):

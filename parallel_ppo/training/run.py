@@ -16,7 +16,7 @@ from parallel_ppo.training.planning import Plan
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import Pool
-from parallel_ppo.workers.span import Span
+from parallel_ppo.workers.tasks import Span
 
 
 class Iteration(NamedTuple):

@@ -16,8 +16,7 @@ from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.training.optimizer_steps import Applied, take_steps
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.pool import Pool
-from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import REVALUE, Task
+from parallel_ppo.workers.tasks import REVALUE, Span, Task
 
 NOTHING = Statistics(0.0, 0.0, 0.0, 0.0)
 

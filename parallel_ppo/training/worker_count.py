@@ -8,9 +8,9 @@ from collections.abc import Callable
 from itertools import pairwise
 
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.kernels.choice import computes_whole_microbatches
 from parallel_ppo.machine.iteration_model import WORTH_PROCESSES, Iteration, Pieces
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.workers.native_parts import computes_whole_microbatches
 
 # Seconds for the calls of one batched forward pass, an action and its bookkeeping; of one microbatch's gradient.
 FORWARD = {"torch": 8e-5, "native": 3e-5}

@@ -8,7 +8,7 @@ from parallel_ppo.algorithms import ALGORITHMS
 from parallel_ppo.algorithms.algorithm import Statistics
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.features.adaptive_rate import RateState
-from parallel_ppo.features.curiosity.models import num_predictor_parameters
+from parallel_ppo.features.curiosity import num_predictor_parameters
 from parallel_ppo.features.curiosity.state import (
     CuriosityRollout,
     CuriosityState,

@@ -20,8 +20,7 @@ from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.gradient_parts import StepNumbers, gradient_parts, step_blocks, sum_blocks
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.observer import unobserved
-from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import GRADIENT, TAKE_STEPS, Microbatch, StepsPlan, Task
+from parallel_ppo.workers.tasks import GRADIENT, TAKE_STEPS, Microbatch, Span, StepsPlan, Task
 from parallel_ppo.workers.worker import Worker
 
 PATIENCE = 1000  # milliseconds after which a waiting worker looks up
@@ -214,7 +213,7 @@ class StepTaker:
             by_python.add(kernel.SUM)
         view.python_stages = sum(1 << stage for stage in by_python)
         if self.worker.native_microbatch is not None:
-            rollouts = self.worker.rollout_columnss
+            rollouts = self.worker.rollout_columns
             view.rollout = rollouts[task.iteration % len(rollouts)].address
 
     def go_on(self, task: Task, *, waits: bool = True) -> int:

@@ -14,8 +14,7 @@ from parallel_ppo.machine.signals import NoSignals
 from parallel_ppo.storage.working_folder import WorkingFolder
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.optimizer_steps import Steps, StepTaker, make_steps
-from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import COLLECT, OPEN, Task
+from parallel_ppo.workers.tasks import COLLECT, OPEN, Span, Task
 from parallel_ppo.workers.worker import Worker
 
 NOT_RESTORED = (

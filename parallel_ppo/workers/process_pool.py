@@ -19,10 +19,8 @@ from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.optimizer_steps import make_steps
 from parallel_ppo.workers.pool import NOT_RESTORED, opening_task
 from parallel_ppo.workers.process import Done, ExchangeOpened, Failed
-from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import COLLECT, GRADIENT, OPEN, TAKE_STEPS, Task, home, is_pinned
-from parallel_ppo.workers.worker_handle import WorkerHandle
-from parallel_ppo.workers.worker_processes import WorkerProcesses, is_dead
+from parallel_ppo.workers.tasks import COLLECT, GRADIENT, OPEN, TAKE_STEPS, Span, Task, home, is_pinned
+from parallel_ppo.workers.worker_processes import WorkerHandle, WorkerProcesses, is_dead
 
 DEPTH = 2  # tasks in a worker's hands: one to do and one waiting, so that it never idles between them
 POLL = 0.5

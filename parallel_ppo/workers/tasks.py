@@ -1,7 +1,7 @@
-"""What a worker can be asked to do. Needs no torch.
+"""The tasks of workers. Needs no torch.
 
-Every task reads and writes disjoint parts of the shared memory, so it can be done again. A pinned task is done
-by the worker that owns its slice. The others are queued there first, and an idle worker may take them.
+Every task reads and writes disjoint parts of the shared memory, so it can be done again. A pinned task is done by
+the worker that owns its slice. Other tasks are queued there first, and an idle worker may take them.
 """
 
 from collections.abc import Mapping
@@ -62,6 +62,20 @@ class StepsPlan(NamedTuple):
     num_scalars: int
     steps_before: int  # optimizer steps of the run before this update
     learning_rate: float  # of the first step
+
+
+class Span(NamedTuple):
+    """When a worker performed a task, on the monotonic clock: for idle shares and traces."""
+
+    worker: int
+    task: Task  # its kind may also be a stage of an optimizer step
+    started: float
+    ended: float
+    interrupted: float = 0.0  # seconds in between that went into more urgent tasks
+
+    @property
+    def seconds(self) -> float:
+        return self.ended - self.started - self.interrupted
 
 
 def is_pinned(task: Task) -> bool:

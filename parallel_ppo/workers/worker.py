@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from parallel_ppo.algorithms import ALGORITHMS
+from parallel_ppo.algorithms import ALGORITHMS, ppo
 from parallel_ppo.algorithms.algorithm import Sampled, Statistics, differentiate
 from parallel_ppo.algorithms.augmentation import augmented
 from parallel_ppo.algorithms.drac import regularized
@@ -20,15 +20,16 @@ from parallel_ppo.envs.families import make_slice
 from parallel_ppo.exits import EnvironmentFault, NumbersError
 from parallel_ppo.features.curiosity.worker import CuriosityInWorker
 from parallel_ppo.features.levels import LevelsInWorker, LevelState
-from parallel_ppo.kernels.native_microbatch import RolloutColumns
+from parallel_ppo.kernels.choice import computes_whole_microbatches
+from parallel_ppo.kernels.native_microbatch import MicrobatchLoss, NativeMicrobatch, RolloutColumns
 from parallel_ppo.keyed import generator
 from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.actor import Actor
+from parallel_ppo.policies.native_mlp import NativeMlp
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.native_microbatches import make_native_microbatch
 from parallel_ppo.workers.observer import Probe, unobserved
 from parallel_ppo.workers.tasks import COLLECT, EVALUATE, GRADIENT, OPEN, REVALUE, WARM_UP, Microbatch, Task
 
@@ -54,7 +55,7 @@ class Worker:
         self.microbatch_views: dict[int, Any] = {}
         self.rows = [rollout.sampled_rows() for rollout in memory.rollouts]
         self.native_microbatch = make_native_microbatch(settings, spec, self.actor)
-        self.rollout_columnss = [RolloutColumns(rows) for rows in self.rows] if self.native_microbatch else []
+        self.rollout_columns = [RolloutColumns(rows) for rows in self.rows] if self.native_microbatch else []
         self.handlers: dict[str, Callable[[Task], bool | None]] = {
             OPEN: self.open,
             COLLECT: self.collect,
@@ -276,7 +277,7 @@ class Worker:
         if self.native_microbatch is None:
             statistics[...] = self.differentiate(actor, task, torch.from_numpy(rows), scalars, into)
         else:
-            rollout = self.rollout_columnss[task.iteration % len(self.rows)]
+            rollout = self.rollout_columns[task.iteration % len(self.rows)]
             self.native_microbatch.gradient(rollout, rows, scalars, gradient, statistics)
 
     def differentiate(
@@ -348,3 +349,20 @@ class Worker:
 def keep_values(rollout: RolloutBuffer, t: int, columns: slice, values: np.ndarray) -> None:
     for name, column in zip(VALUES, values.T, strict=False):
         getattr(rollout, name)[t, columns] = column
+
+
+def make_native_microbatch(settings: Settings, spec: EnvSpec, actor: Actor) -> NativeMicrobatch | None:
+    training, network, sizes = settings.training, actor.network, settings.sizes
+    is_clipped_loss = ALGORITHMS[training.algorithm].loss_gradient is ppo.loss_gradient
+    if not (
+        computes_whole_microbatches(settings, spec) and is_clipped_loss and isinstance(network, NativeMlp)
+    ):
+        return None
+    parameters, mean, scale = actor.tensors
+    loss = MicrobatchLoss(
+        training.value_coef, training.entropy_coef, sizes.learned_together, training.clip_value_loss
+    )
+    normalization = (mean, scale, training.observation_clip) if training.normalize_observations else None
+    return NativeMicrobatch(
+        network.address, *network.offsets(parameters), loss, normalization, max(sizes.microbatch_sizes)
+    )

@@ -8,6 +8,7 @@ import select
 import selectors
 import signal
 import time
+from collections import deque
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -16,11 +17,52 @@ from parallel_ppo.exits import RestartsExhausted
 from parallel_ppo.machine.cgroup import oom_kills
 from parallel_ppo.machine.signals import NoSignals
 from parallel_ppo.workers.fork_server import Child, ForkServer, ForkServerLost
-from parallel_ppo.workers.worker_handle import WorkerHandle
+from parallel_ppo.workers.tasks import OPEN, TAKE_STEPS, Task
 
 FORK_SERVER_ATTEMPTS = 3
 GOODBYE = 2.0  # for closing environments
 KILL_PATIENCE = 60.0  # what does not go is stuck in the kernel (a dead file server, a broken disk)
+
+
+class WorkerHandle:
+    """One place in the pool, and the process that fills it now."""
+
+    def __init__(self, index: int, cpu: int | None, slices: list[int]) -> None:
+        self.index, self.cpu, self.slices = index, cpu, slices
+        self.child: Child | None = None
+        self.channel: Connection | None = None
+        self.outstanding: deque[Task] = deque()
+        self.queue: deque[Task] = deque()
+        self.background: deque[Task] = deque()  # collects to do when idle, in order
+        self.asked = 0.0
+        self.progress: object = None  # when it was last looked at
+        self.restarts = 0
+        self.stopped_polls = 0
+        self.traceback, self.earlier_traceback = "", ""
+        self.lost_at: float | None = None  # until the replacement has caught up with its predecessor
+
+    @property
+    def steps(self) -> bool:
+        """It takes optimizer steps, and is not about to open environments first."""
+        return bool(self.outstanding) and self.outstanding[0].kind == TAKE_STEPS
+
+    @property
+    def is_opening(self) -> bool:
+        """It has to open environments before it can collect."""
+        return any(task.kind == OPEN for task in (*self.outstanding, *self.queue))
+
+    def send(self, task: Task) -> None:
+        assert self.channel is not None
+        if not self.outstanding:
+            self.asked = time.monotonic()
+        self.outstanding.append(task)
+        self.channel.send(task)
+
+    def send_background(self, task: Task) -> None:
+        """A worker that is dying or opening environments gets it later, with all others (`ProcessPool._opened`)."""
+        if self.channel is not None and not self.is_opening:
+            with contextlib.suppress(OSError):
+                self.channel.send(task)
 
 
 class WorkerProcesses:

@@ -9,8 +9,7 @@ from benchmarks.cluster import idle_by_phase
 from parallel_ppo.exits import InputError
 from parallel_ppo.records.timeline import Phase
 from parallel_ppo.records.trace import ChromeTrace, read_events
-from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Microbatch, Task
+from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Microbatch, Span, Task
 
 
 def write_trace(path: Path, *, lag: bool) -> Path:

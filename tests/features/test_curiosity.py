@@ -9,16 +9,15 @@ import torch
 
 from parallel_ppo.commands.train import train_sequential
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Part, ReplayCheck
-from parallel_ppo.features.curiosity import whitening
+from parallel_ppo.features.curiosity import MODELS, whitening
 from parallel_ppo.features.curiosity.encoders import Encoder, FloatNature, NativeNature, draw
 from parallel_ppo.features.curiosity.episodic import Memories, episodic_rewards
 from parallel_ppo.features.curiosity.icm import Icm
 from parallel_ppo.features.curiosity.inverse import inverse_loss
 from parallel_ppo.features.curiosity.model import CollectedColumns, Transitions
-from parallel_ppo.features.curiosity.models import MODELS
 from parallel_ppo.features.curiosity.ngu import Ngu
-from parallel_ppo.features.curiosity.returns import intrinsic_advantages
 from parallel_ppo.features.curiosity.rnd import Rnd
+from parallel_ppo.features.curiosity.state import intrinsic_advantages
 from parallel_ppo.features.moments import Moments
 from parallel_ppo.features.rewards import RewardNormalizer
 from parallel_ppo.memory.snapshots import Environments

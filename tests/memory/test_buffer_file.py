@@ -9,8 +9,7 @@ import pytest
 
 from parallel_ppo.envs.families import probe
 from parallel_ppo.exits import InputError
-from parallel_ppo.memory import buffer_file
-from parallel_ppo.memory.shared import file_bytes, touched_bytes
+from parallel_ppo.memory.shared import file_bytes, reserve_file, touched_bytes
 from parallel_ppo.memory.table import Rollout
 from parallel_ppo.workers.memory import Memory, arrays_of
 from tests.conftest import command, small_settings, train
@@ -64,14 +63,14 @@ def test_the_rollouts_alone_lie_in_reserved_blocks_without_a_name(tmp_path: Path
 
 def test_too_large_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match=r"hardware\.buffer_directory: .* need 1,152,9.* bytes of disk but"):
-        buffer_file.reserve(str(tmp_path), 1 << 60)
+        reserve_file(str(tmp_path), 1 << 60)
 
     def full(*_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(InputError, match=r"cannot be reserved in .*No space left"):
-        buffer_file.reserve(str(tmp_path), 4096)
+        reserve_file(str(tmp_path), 4096)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -17,8 +17,7 @@ from parallel_ppo.records.timeline import Phase, Timeline, process_started, seco
 from parallel_ppo.records.trace import ChromeTrace
 from parallel_ppo.training import planning, session
 from parallel_ppo.training.recorder import Iteration
-from parallel_ppo.workers.span import Span
-from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Microbatch, Task
+from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Microbatch, Span, Task
 
 ROOT = Path(__file__).resolve().parents[2]
 MICROBATCH = Task(GRADIENT, 0, 0, Microbatch(0, 3))

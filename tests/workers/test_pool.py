@@ -7,7 +7,7 @@ import pytest
 
 from parallel_ppo.workers.process_pool import ProcessPool
 from parallel_ppo.workers.tasks import COLLECT, GRADIENT, OPEN, Microbatch, Task
-from parallel_ppo.workers.worker_handle import WorkerHandle
+from parallel_ppo.workers.worker_processes import WorkerHandle
 
 
 class Channel:

@@ -9,13 +9,11 @@ import torch
 
 from parallel_ppo.algorithms.algorithm import Statistics
 from parallel_ppo.algorithms.minibatches import plain_sum
-from parallel_ppo.algorithms.ppo import explained_variance
+from parallel_ppo.algorithms.ppo import explained_variance, generalized_advantages
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.exits import InputError
-from parallel_ppo.features.curiosity import rnd, whitening
+from parallel_ppo.features.curiosity import MODELS, rnd, whitening
 from parallel_ppo.features.curiosity.encoders import draw
-from parallel_ppo.features.curiosity.models import MODELS
-from parallel_ppo.features.curiosity.returns import intrinsic_advantages
 from parallel_ppo.features.curiosity.worker import num_warm_up_rows, warm_up_steps
 from parallel_ppo.features.moments import EPSILON, Moments, Slices
 from parallel_ppo.features.rewards import RewardNormalizer
@@ -195,3 +193,14 @@ class Curiosity:
                 value=own.intrinsic_value[:-1], target_return=own.intrinsic_return
             )
         return columns
+
+
+def intrinsic_advantages(
+    *, reward: np.ndarray, value: np.ndarray, gamma: float, gae_lambda: float
+) -> np.ndarray:
+    """[T, E] from values [T + 1, E]. An episode's end does not end them: dying must not look like less novelty."""
+    nothing = np.zeros_like(reward)
+    return generalized_advantages(
+        reward=reward, value=value, episode_start=np.zeros_like(value), truncated=nothing,
+        final_value=nothing, gamma=gamma, gae_lambda=gae_lambda,
+    )  # fmt: skip

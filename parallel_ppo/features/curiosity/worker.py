@@ -14,10 +14,9 @@ from parallel_ppo.algorithms.algorithm import Statistics
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.envs.families import make_slice
 from parallel_ppo.exits import NumbersError
-from parallel_ppo.features.curiosity import whitening
+from parallel_ppo.features.curiosity import MODELS, whitening
 from parallel_ppo.features.curiosity.episodic import Memories
 from parallel_ppo.features.curiosity.model import CollectedColumns, Transitions
-from parallel_ppo.features.curiosity.models import MODELS
 from parallel_ppo.features.moments import Moments
 from parallel_ppo.keyed import generator, integer_seed
 from parallel_ppo.memory.arrays import RolloutBuffer
