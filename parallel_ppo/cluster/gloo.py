@@ -19,7 +19,7 @@ from parallel_ppo.algorithms.minibatches import tree_sum
 from parallel_ppo.cluster import nodes, rendezvous
 from parallel_ppo.cluster.exchange import Exchange
 from parallel_ppo.cluster.nodes import Node
-from parallel_ppo.cluster.protocol import Cluster, NoCluster, NodeReport
+from parallel_ppo.cluster.protocol import NodeReport
 from parallel_ppo.cluster.rendezvous import Meeting
 from parallel_ppo.exits import ClusterError
 from parallel_ppo.machine.resources import Machine
@@ -301,10 +301,8 @@ def _digest(parameters: np.ndarray) -> str:
 
 def join(
     settings: Settings, node: Node, machine: Machine, signals: Signals, say: Callable[[str], None]
-) -> Cluster:
-    """Alone, or connected to all other nodes."""
-    if node.size == 1:
-        return NoCluster(settings.sizes)
+) -> GlooCluster:
+    """Connected to all other nodes."""
     with signals.interruptible():
         meeting = rendezvous.meet(settings, node, machine)
     rendezvous.connect(meeting, node, settings.cluster)

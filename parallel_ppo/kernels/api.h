@@ -25,6 +25,9 @@ void flat_adam(float *parameters, const float *gradient, float *first, float *se
 /* Rows of `count` bytes, each less its mean, times its scale, in `levels` of a byte around 127.5, clamped. */
 void flat_whiten(const uint8_t *pixels, size_t rows, size_t count, const float *mean, const float *scale, float levels, uint8_t *out);
 
+/* Sums of rows of `count` bytes, and of their squares, [count] each: exact, so in any order. */
+void flat_byte_sums(const uint8_t *pixels, size_t rows, size_t count, double *sums, double *squares);
+
 /* --- trunks for images (trunk.c) -------------------------------------------------------------------------------------------------------- */
 
 enum { NATURE, IMPALA, IMPOOLA, SMALL_IMAGE };

@@ -2,7 +2,7 @@
 #include "flat.h"
 #include "vector.h"
 
-enum { CHUNK = 256, DEPTH = 32 };
+enum { CHUNK = 256, DEPTH = 32, BYTES = 2048, ROWS = 65536 }; /* ROWS: as many squares of bytes fit a 32-bit sum */
 
 INLINE void add_to(float *sum, const float *a, size_t size) {
     for (size_t i = 0; i < size; i += VL) v_store(sum + i, v_add(v_load(sum + i), v_load(a + i)));
@@ -61,4 +61,26 @@ void flat_whiten(const uint8_t *restrict pixels, size_t rows, size_t count, cons
             value = value > 255.0f ? 255.0f : value;
             out[i] = (uint8_t)(int32_t)__builtin_rintf(value > 0.0f ? value : 0.0f);
         }
+}
+
+void flat_byte_sums(const uint8_t *pixels, size_t rows, size_t count, double *sums, double *squares) {
+    for (size_t at = 0; at < count; at += BYTES) {
+        const size_t size = count - at < BYTES ? count - at : BYTES;
+        for (size_t i = 0; i < size; i++) sums[at + i] = squares[at + i] = 0;
+        for (size_t first = 0; first < rows; first += ROWS) {
+            uint32_t sum[BYTES] = {0}, square[BYTES] = {0};
+            for (size_t row = first; row < rows && row < first + ROWS; row++) {
+                const uint8_t *in = pixels + row * count + at;
+                for (size_t i = 0; i < size; i++) {
+                    const uint32_t value = in[i];
+                    sum[i] += value;
+                    square[i] += value * value;
+                }
+            }
+            for (size_t i = 0; i < size; i++) {
+                sums[at + i] += sum[i];
+                squares[at + i] += square[i];
+            }
+        }
+    }
 }

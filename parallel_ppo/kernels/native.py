@@ -118,6 +118,17 @@ def whiten(pixels: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, levels
     return out
 
 
+def byte_sums(pixels: torch.Tensor) -> torch.Tensor:
+    """Sums of the columns of [B, N] bytes, and of their squares: [2, N] float64, exact."""
+    rows, count = pixels.shape
+    assert pixels.dtype == torch.uint8 and pixels.is_contiguous()
+    out = torch.empty(2, count, dtype=torch.float64)
+    load_library(choose_variant()).flat_byte_sums(
+        pixels.data_ptr(), rows, count, out[0].data_ptr(), out[1].data_ptr()
+    )
+    return out
+
+
 # --- heads and linear layers -----------------------------------------------------------------------------------
 
 

@@ -227,7 +227,7 @@ def _mapped(descriptor: int, size: int, created: bool) -> mmap.mmap:
         ) from None
 
 
-def settle(memory: SharedMemory, *, lock: bool, huge_pages: bool) -> dict[str, bool]:
+def prefault_and_lock(memory: SharedMemory, *, lock: bool, huge_pages: bool) -> dict[str, bool]:
     """Pre-faults the dense fields, on huge pages and locked where the limits allow; returns which of
     these worked.
     """

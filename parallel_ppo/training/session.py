@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from parallel_ppo.cluster.gloo import join
-from parallel_ppo.cluster.protocol import Cluster
+from parallel_ppo.cluster.protocol import Cluster, NoCluster
 from parallel_ppo.exits import (
     ExitCode,
     InputError,
@@ -25,7 +24,7 @@ from parallel_ppo.exits import (
 )
 from parallel_ppo.machine.placement import descriptor_need_error, memory_need_error
 from parallel_ppo.machine.signals import Signals
-from parallel_ppo.memory.shared import file_bytes, saved_bytes, settle, touched_bytes
+from parallel_ppo.memory.shared import file_bytes, prefault_and_lock, saved_bytes, touched_bytes
 from parallel_ppo.policies.actor import check_network
 from parallel_ppo.policies.parameters import LARGE, initialize, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy
@@ -115,7 +114,7 @@ def train(
     """Trains. `fork_server` is already starting (None: everything happens in this process)."""
     torch.set_num_threads(1)
     with contextlib.ExitStack() as stack:
-        cluster = join(plan.settings, plan.node, plan.machine, signals, display.note)
+        cluster = _join(plan, display, signals)
         stack.callback(cluster.close)
         plan, display = _take_place(plan, cluster, display)
         with cluster.announcing():
@@ -150,6 +149,14 @@ def _train(run: Run) -> ExitCode:
     return ending.finish(run, code, reason, error)
 
 
+def _join(plan: Plan, display: Display, signals: Signals) -> Cluster:
+    if plan.node.size == 1:
+        return NoCluster(plan.settings.sizes)
+    from parallel_ppo.cluster.gloo import join  # only runs that need it load it
+
+    return join(plan.settings, plan.node, plan.machine, signals, display.note)
+
+
 def _take_place(plan: Plan, cluster: Cluster, display: Display) -> tuple[Plan, Display]:
     """Among the nodes: cores of its own, and a log of its own. The log is written into this node's
     --output-dir; without one, node 0 may choose a numbered directory in runs/, but no other place.
@@ -177,7 +184,7 @@ def _make_run(
     run = Run(plan, cluster, signals, display)
     check_addresses(PROCESS_ADDRESSES)
     hardware = settings.hardware
-    return run, settle(run.memory, lock=hardware.lock_memory, huge_pages=hardware.huge_pages)
+    return run, prefault_and_lock(run.memory, lock=hardware.lock_memory, huge_pages=hardware.huge_pages)
 
 
 def _load_state(run: Run) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 
 from parallel_ppo.algorithms.optimizers import initial_second_moment
 from parallel_ppo.features.adaptive_rate import AdaptiveRate, RateState
-from parallel_ppo.features.curiosity.state import Curiosity
 from parallel_ppo.features.episodes import Episode, Episodes
 from parallel_ppo.features.levels import LevelReplay, LevelState
 from parallel_ppo.features.observations import Observations
@@ -52,7 +51,11 @@ class TrainingState:
         self.levels = (
             LevelReplay(settings.env, memory.of(LevelState)) if LevelState.is_needed(settings) else None
         )
-        self.curiosity = Curiosity(settings, memory.spec, memory) if settings.curiosity.is_curious else None
+        self.curiosity = None
+        if settings.curiosity.is_curious:
+            from parallel_ppo.features.curiosity.state import Curiosity  # only runs that need it load it
+
+            self.curiosity = Curiosity(settings, memory.spec, memory)
         self.adaptive = AdaptiveRate(settings, memory) if RateState.is_needed(settings) else None
         self.publish()
 

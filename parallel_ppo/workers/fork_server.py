@@ -204,8 +204,10 @@ def _import_everything(settings: Settings) -> None:
 
     loading = threading.Thread(target=warm_up, args=(settings,))
     loading.start()
-    import parallel_ppo.workers.process  # noqa: F401
+    import parallel_ppo.workers.process
 
+    if settings.curiosity.is_curious:
+        import parallel_ppo.features.curiosity.state  # noqa: F401
     loading.join()  # no thread may run when workers are forked
 
 

@@ -8,13 +8,6 @@ from parallel_ppo.algorithms import ALGORITHMS
 from parallel_ppo.algorithms.algorithm import Statistics
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.features.adaptive_rate import RateState
-from parallel_ppo.features.curiosity import num_predictor_parameters
-from parallel_ppo.features.curiosity.state import (
-    CuriosityRollout,
-    CuriosityState,
-    EpisodicRollout,
-    EpisodicStart,
-)
 from parallel_ppo.features.episodes import EpisodeState
 from parallel_ppo.features.levels import LevelState
 from parallel_ppo.features.observations import ObservationState
@@ -28,24 +21,34 @@ from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
 
 TABLES: tuple[type[Table], ...] = (
-    *shared.CORE, RewardState, ObservationState, EpisodeState, LevelState, RateState,
-    CuriosityState, CuriosityRollout, EpisodicRollout, EpisodicStart,
-)  # fmt: skip
+    *shared.CORE,
+    RewardState,
+    ObservationState,
+    EpisodeState,
+    LevelState,
+    RateState,
+)
 
 
 def arrays_of(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Array]:
     """`num_parameters` is the policy's."""
-    return resolve(TABLES, settings, spec, _sizes(settings, spec, num_parameters))
+    tables, num_predictors = TABLES, 0
+    if settings.curiosity.is_curious:
+        from parallel_ppo.features import curiosity  # only runs that need it load it
+        from parallel_ppo.features.curiosity.state import CURIOSITY_TABLES
+
+        tables = *TABLES, *CURIOSITY_TABLES
+        num_predictors = curiosity.num_predictor_parameters(settings, spec)
+    return resolve(tables, settings, spec, _sizes(settings, spec, num_parameters, num_predictors))
 
 
 def policy_end(settings: Settings, num_parameters: int) -> int:
-    """Where the policy ends in the flat vector and predictors begin: whole blocks, for norms of their own."""
+    """The policy's part of the flat vector. It is whole blocks if predictors follow, so that both parts have a norm."""
     return -(-num_parameters // BLOCK) * BLOCK if settings.curiosity.is_curious else num_parameters
 
 
-def _sizes(settings: Settings, spec: EnvSpec, num_parameters: int) -> dict[str, Any]:
+def _sizes(settings: Settings, spec: EnvSpec, num_parameters: int, predictors: int) -> dict[str, Any]:
     sizes, end = settings.sizes, policy_end(settings, num_parameters)
-    predictors = num_predictor_parameters(settings, spec)
     p = end + predictors
     blocks, steps = -(-p // BLOCK), sizes.num_optimizer_steps
     return {

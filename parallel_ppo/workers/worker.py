@@ -6,7 +6,7 @@ T steps, E envs, B samples of a microbatch.
 
 import functools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,7 +18,6 @@ from parallel_ppo.algorithms.drac import regularized
 from parallel_ppo.envs.contract import EnvSpec, SliceEnv
 from parallel_ppo.envs.families import make_slice
 from parallel_ppo.exits import EnvironmentFault, NumbersError
-from parallel_ppo.features.curiosity.worker import CuriosityInWorker
 from parallel_ppo.features.levels import LevelsInWorker, LevelState
 from parallel_ppo.kernels.choice import computes_whole_microbatches
 from parallel_ppo.kernels.native_microbatch import MicrobatchLoss, NativeMicrobatch, RolloutColumns
@@ -32,6 +31,9 @@ from parallel_ppo.workers import playing
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.observer import Probe, unobserved
 from parallel_ppo.workers.tasks import COLLECT, EVALUATE, GRADIENT, OPEN, REVALUE, WARM_UP, Microbatch, Task
+
+if TYPE_CHECKING:
+    from parallel_ppo.features.curiosity.worker import CuriosityInWorker
 
 PARAMETERS = "parameters", "observation_mean", "observation_scale"
 CHECKED = {"reward": "reward of", "value": "policy's value for", "log_prob": "policy's log_prob for"}
@@ -67,10 +69,12 @@ class Worker:
 
     @functools.cached_property
     @torch.inference_mode(False)  # so that it can be differentiated, wherever it is made
-    def curiosity(self) -> CuriosityInWorker | None:
-        """Made when it is needed: evaluations do not need it."""
+    def curiosity(self) -> "CuriosityInWorker | None":
+        """Made at first use: evaluations do not need it."""
         if not self.settings.curiosity.is_curious:
             return None
+        from parallel_ppo.features.curiosity.worker import CuriosityInWorker  # only runs that need it load it
+
         predictors = self.memory.tensor("parameters")[self.memory.policy_end :]
         return CuriosityInWorker(self.settings, self.spec, self.memory, predictors)
 
@@ -352,17 +356,22 @@ def keep_values(rollout: RolloutBuffer, t: int, columns: slice, values: np.ndarr
 
 
 def make_native_microbatch(settings: Settings, spec: EnvSpec, actor: Actor) -> NativeMicrobatch | None:
-    training, network, sizes = settings.training, actor.network, settings.sizes
-    is_clipped_loss = ALGORITHMS[training.algorithm].loss_gradient is ppo.loss_gradient
-    if not (
-        computes_whole_microbatches(settings, spec) and is_clipped_loss and isinstance(network, NativeMlp)
-    ):
+    """PPO with two MLPs, where calls cost more than arithmetic."""
+    if not computes_whole_microbatches(settings, spec):
         return None
-    parameters, mean, scale = actor.tensors
+    training, network, (parameters, mean, scale) = settings.training, actor.network, actor.tensors
+    assert ALGORITHMS[training.algorithm].loss_gradient is ppo.loss_gradient
+    assert isinstance(network, NativeMlp)
     loss = MicrobatchLoss(
-        training.value_coef, training.entropy_coef, sizes.learned_together, training.clip_value_loss
+        training.value_coef,
+        training.entropy_coef,
+        settings.sizes.learned_together,
+        training.clip_value_loss,
     )
-    normalization = (mean, scale, training.observation_clip) if training.normalize_observations else None
     return NativeMicrobatch(
-        network.address, *network.offsets(parameters), loss, normalization, max(sizes.microbatch_sizes)
+        network.address,
+        *network.offsets(parameters),
+        loss,
+        (mean, scale, training.observation_clip) if training.normalize_observations else None,
+        max(settings.sizes.microbatch_sizes),
     )

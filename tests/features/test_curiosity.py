@@ -20,6 +20,7 @@ from parallel_ppo.features.curiosity.rnd import Rnd
 from parallel_ppo.features.curiosity.state import intrinsic_advantages
 from parallel_ppo.features.moments import Moments
 from parallel_ppo.features.rewards import RewardNormalizer
+from parallel_ppo.kernels import native
 from parallel_ppo.memory.snapshots import Environments
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.parameters import bind, num_flat
@@ -28,6 +29,7 @@ from parallel_ppo.settings.schema import Settings, predictor_samples
 from parallel_ppo.training import planning
 from parallel_ppo.workers.memory import Memory
 from tests.conftest import small_settings
+from tests.kernels.networks import needs_kernels
 
 DISCRETE = ActionSpec("categorical", (3,))
 VECTOR = EnvSpec((5,), "float32", DISCRETE, 0)
@@ -79,6 +81,15 @@ def test_observations_are_whitened_element_by_element(name: str) -> None:
     is_byte = np.concatenate([np.full(math.prod(p.shape), p.is_image) for p in whitening.parts_of(spec)])
     deviation = np.sqrt(wide.var(0) + np.where(is_byte, 1e-2, 1e-8))
     assert np.allclose(found, np.clip((wide[:50] - wide.mean(0)) / deviation, -5, 5), atol=1e-4)
+
+
+@needs_kernels
+def test_kernels_add_up_bytes_exactly() -> None:
+    for shape in ((1, 12288), (600, 1000), (70_000, 7)):
+        values = torch.from_numpy(np.random.default_rng(1).integers(0, 256, shape).astype(np.uint8))
+        values[-1] = 255
+        assert torch.equal(native.byte_sums(values), whitening.byte_sums(values))
+    assert native.byte_sums(torch.full((70_000, 3), 255, dtype=torch.uint8))[1, 0] == 70_000 * 255**2
 
 
 def test_bytes_stand_for_whitened_values() -> None:

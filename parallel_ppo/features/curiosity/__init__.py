@@ -15,8 +15,6 @@ MODELS: dict[str, Any] = {"rnd": Rnd, "icm": Icm, "ngu": Ngu}
 
 
 def num_predictor_parameters(settings: Settings, spec: EnvSpec) -> int:
-    """Of the flat vector behind the policy; 0 without curiosity."""
-    if not settings.curiosity.is_curious:
-        return 0
+    """They follow the policy in the flat vector."""
     with torch.device("meta"):  # counts without allocating
         return num_flat(MODELS[settings.curiosity.kind](settings, spec))

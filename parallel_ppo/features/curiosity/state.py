@@ -26,11 +26,7 @@ from parallel_ppo.settings.schema import Settings
 NO_CLIP = np.inf
 
 
-class OnlyCurious:
-    @classmethod
-    def is_needed(cls, settings: Settings) -> bool:
-        return settings.curiosity.is_curious
-
+class CuriosityAxes:
     @classmethod
     def axes(cls, settings: Settings, spec: EnvSpec) -> Axes:
         chosen = settings.curiosity
@@ -41,14 +37,14 @@ class OnlyCurious:
         }
 
 
-class CuriosityRollout(OnlyCurious, Rollout):
+class CuriosityRollout(CuriosityAxes, Rollout):
     intrinsic_reward = array("T E", f4, written="collect", gathered=True)
     intrinsic_value = array("T+1 E", f4, written="collect", when="two_values", gathered=True)
     intrinsic_return = array("T E", f4, written="targets", when="two_values", sampled=True)
     target_features = array("T E target", f4, written="collect", by_node=True)
 
 
-class CuriosityState(OnlyCurious, State):
+class CuriosityState(CuriosityAxes, State):
     curiosity_running = array("E", f8, saved="curiosity.running")
     curiosity_reward_count = array("", f8, saved="curiosity.rewards.count", least=0)
     curiosity_reward_mean = array("", f8, saved="curiosity.rewards.mean")
@@ -85,6 +81,9 @@ class EpisodicStart(OnlyEpisodic, Start):
     episodic_used = array("E", i8)
     episodic_next = array("E", i8)
     episodic_distance = array("E 2", f8)
+
+
+CURIOSITY_TABLES = CuriosityRollout, CuriosityState, EpisodicRollout, EpisodicStart
 
 
 class Curiosity:

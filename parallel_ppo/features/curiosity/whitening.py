@@ -44,27 +44,29 @@ def elements(spec: EnvSpec, part: Part, rows: Tensor) -> Tensor:
     return rows.reshape(len(rows), -1)
 
 
-def moments(spec: EnvSpec, rows: np.ndarray) -> np.ndarray:
-    """Means and sums of squared deviations of some observations, [2, N]."""
+def moments(spec: EnvSpec, rows: np.ndarray, *, by_kernels: bool = False) -> np.ndarray:
+    """Means and sums of squared deviations of some observations, [2, N]; the same with the kernels."""
     found = []
     for part in parts_of(spec):
         values = elements(spec, part, torch.from_numpy(rows))
         if part.is_image:
-            found.append(_byte_moments(values))
+            sums = native.byte_sums(values) if by_kernels else byte_sums(values)
+            mean, squares = sums.numpy() / len(values)
+            found.append(np.stack([mean, np.maximum(squares - np.square(mean), 0) * len(values)]))
         else:
             one = Moments.of(values.numpy())
             found.append(np.stack([one.mean, one.squares]))
     return np.concatenate(found, 1)
 
 
-def _byte_moments(values: Tensor) -> np.ndarray:
+def byte_sums(values: Tensor) -> Tensor:
+    """As `native.byte_sums`."""
     total = torch.zeros(2, values.shape[1], dtype=torch.float64)
     for some in values.split(EXACT_ROWS):
         wide = some.to(torch.float32)
         total[0] += wide.sum(0)
         total[1] += wide.square_().sum(0)
-    mean, squares = total.numpy() / len(values)
-    return np.stack([mean, np.maximum(squares - np.square(mean), 0) * len(values)])
+    return total
 
 
 def scale(spec: EnvSpec, observations: Moments) -> np.ndarray:

@@ -62,10 +62,11 @@ class CuriosityInWorker:
                 f" {columns.stop - 1} is not finite; a lower curiosity.learning_rate may help"
             )
         seen = collected.observation[1:]
-        self.own.observation_moments[slice_index] = whitening.moments(
-            self.spec, seen.reshape(-1, *seen.shape[2:])
-        )
+        self.own.observation_moments[slice_index] = self.moments(seen.reshape(-1, *seen.shape[2:]))
         return carried
+
+    def moments(self, rows: np.ndarray) -> np.ndarray:
+        return whitening.moments(self.spec, rows, by_kernels=self.whiten.writes_bytes)
 
     def learn(
         self, microbatch: int, step: tuple[int, int, int], rows: Tensor, statistics: Statistics
@@ -110,7 +111,7 @@ class CuriosityInWorker:
                 self.memory.steps_done[index] = (step + 1) * sizes.num_steps // num_steps
                 if len(seen) * sizes.slice_envs >= whitening.EXACT_ROWS or step + 1 == num_steps:
                     rows = np.concatenate(seen)
-                    found = found.merged(Moments(len(rows), *whitening.moments(self.spec, rows)))
+                    found = found.merged(Moments(len(rows), *self.moments(rows)))
                     seen = []
         finally:
             env.close()
