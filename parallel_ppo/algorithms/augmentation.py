@@ -67,7 +67,7 @@ def flip(images: np.ndarray, draws: np.random.Generator) -> np.ndarray:
 
 
 def rotate(images: np.ndarray, draws: np.random.Generator) -> np.ndarray:
-    """By none to three quarter turns."""
+    """Rotates by none to three quarter turns."""
     turns = draws.integers(0, 4, len(images)).tolist()
     return np.stack([np.rot90(image, turn) for image, turn in zip(images, turns, strict=True)])
 

@@ -1,6 +1,4 @@
-"""What is done to whole parameter vectors, by our kernels or by torch: the microbatches' gradients are summed, a
-step is taken.
-"""
+"""Operations on whole parameter vectors, by our kernels or by torch: summing gradients, and optimizer steps."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -13,7 +11,7 @@ from parallel_ppo.kernels import native
 from parallel_ppo.settings.schema import TrainingSettings
 
 ADAM_BETAS = (0.9, 0.999)
-ADAM_BLOCK = 1 << 16  # parameters: enough for torch's calls to cost little beside the arithmetic
+ADAM_BLOCK = 1 << 16  # parameters: so many that torch's calls cost little compared to the arithmetic
 
 
 def sum_microbatches(microbatches: Tensor, into: Tensor, kernels: str) -> float:
@@ -64,7 +62,7 @@ def initial_second_moment(optimizer: str) -> float:
 
 
 def adam_corrections(number: int) -> tuple[float, float]:
-    """Of step `number`: the divisor of the learning rate, and the factor of the second moment's root."""
+    """The divisor of the learning rate and the factor of the second moment's root in step `number`."""
     beta1, beta2 = ADAM_BETAS
     return 1 - beta1**number, 1 / math.sqrt(1 - beta2**number)
 

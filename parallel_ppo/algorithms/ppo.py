@@ -23,10 +23,14 @@ from parallel_ppo.settings.schema import TrainingSettings
 def targets(rollout: RolloutBuffer, reward: np.ndarray, training: TrainingSettings) -> None:
     """Writes the advantages and returns of an iteration. `reward` [T, E] is what is to be maximized."""
     rollout.advantage[:] = generalized_advantages(
-        reward=reward, value=rollout.value, episode_start=rollout.episode_start,
-        truncated=rollout.truncated, final_value=rollout.final_value, gamma=training.gamma,
+        reward=reward,
+        value=rollout.value,
+        episode_start=rollout.episode_start,
+        truncated=rollout.truncated,
+        final_value=rollout.final_value,
+        gamma=training.gamma,
         gae_lambda=training.gae_lambda,
-    )  # fmt: skip
+    )
     rollout.target_return[:] = rollout.advantage + rollout.value[:-1]
 
 
@@ -117,10 +121,11 @@ def loss_gradient(output: Output, sampled: Sampled) -> tuple[OutputGradient, Sta
     policy_loss, entropy = -float(np.minimum(free, bounded).sum()), float(head.entropy.sum())
     each = np.float32(1 / sampled.batch_size)
     action, by_log_std = head_derivatives.by_outputs(
-        head, log_std,
+        head,
+        log_std,
         by_log_prob=np.where(free <= bounded, free, np.float32(0)) * -each,
         by_entropy=np.float32(-training.entropy_coef) * each,
-    )  # fmt: skip
+    )
     total = policy_loss + training.value_coef * value_loss - training.entropy_coef * entropy
     gradient = OutputGradient(
         torch.from_numpy(action),

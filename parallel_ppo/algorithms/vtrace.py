@@ -54,11 +54,16 @@ def vtrace(
 
 def _targets(rollout: RolloutBuffer, reward: np.ndarray, training: TrainingSettings) -> Targets:
     return vtrace(
-        reward=reward, value=rollout.learner_value,
-        log_ratio=rollout.learner_log_prob - rollout.log_prob, episode_start=rollout.episode_start,
-        truncated=rollout.truncated, final_value=rollout.final_value, gamma=training.gamma,
-        rho_clip=training.vtrace_rho_clip, c_clip=training.vtrace_c_clip,
-    )  # fmt: skip
+        reward=reward,
+        value=rollout.learner_value,
+        log_ratio=rollout.learner_log_prob - rollout.log_prob,
+        episode_start=rollout.episode_start,
+        truncated=rollout.truncated,
+        final_value=rollout.final_value,
+        gamma=training.gamma,
+        rho_clip=training.vtrace_rho_clip,
+        c_clip=training.vtrace_c_clip,
+    )
 
 
 def impala_targets(rollout: RolloutBuffer, reward: np.ndarray, training: TrainingSettings) -> None:

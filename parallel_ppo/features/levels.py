@@ -65,7 +65,7 @@ class LevelReplay:
 
     @property
     def num_episodes(self) -> int:
-        """That have ended; `last_played` is one of these numbers."""
+        """The number of ended episodes; `last_played` is one of these numbers."""
         return int(self.own.level_episodes)
 
     @property

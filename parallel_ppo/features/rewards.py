@@ -1,4 +1,4 @@
-"""How rewards become what the targets are computed from: scaled, or clipped, or as they are. T steps, E envs."""
+"""Rewards as the targets use them: scaled, clipped, or unchanged. T steps, E envs."""
 
 import numpy as np
 

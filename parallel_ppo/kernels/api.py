@@ -1,5 +1,5 @@
-"""What Python and the C library share, read from `api.h`: constants, structures, and the types of every
-function; and the library itself. Needs no torch.
+"""The boundary of Python and C, read from `api.h`: constants, structures, types of functions, and the library.
+Needs no torch.
 
     network = structure("mlp")(layers=2, ...)
     load_library(choose_variant()).mlp_pack(ctypes.addressof(network))
@@ -16,10 +16,18 @@ from parallel_ppo.kernels.choice import choose_variant
 
 HEADER = Path(__file__).with_name("api.h")
 TYPES: dict[str, Any] = {
-    "void": None, "bool": ctypes.c_bool, "int": ctypes.c_int, "int32_t": ctypes.c_int32, "int64_t": ctypes.c_int64,
-    "uint8_t": ctypes.c_uint8, "uint32_t": ctypes.c_uint32, "uint64_t": ctypes.c_uint64,
-    "size_t": ctypes.c_size_t, "float": ctypes.c_float, "double": ctypes.c_double,
-}  # fmt: skip
+    "void": None,
+    "bool": ctypes.c_bool,
+    "int": ctypes.c_int,
+    "int32_t": ctypes.c_int32,
+    "int64_t": ctypes.c_int64,
+    "uint8_t": ctypes.c_uint8,
+    "uint32_t": ctypes.c_uint32,
+    "uint64_t": ctypes.c_uint64,
+    "size_t": ctypes.c_size_t,
+    "float": ctypes.c_float,
+    "double": ctypes.c_double,
+}
 
 
 class Api(NamedTuple):
@@ -78,7 +86,7 @@ def _type_of(declaration: str, types: dict[str, Any]) -> Any:
 
 
 def _members(declaration: str, types: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Of `float *mean, *scale[3]`: names and types."""
+    """Names and types in a declaration such as `float *mean, *scale[3]`."""
     first, *others = (part.strip() for part in declaration.split(","))
     match = re.fullmatch(r"(\w+)\s*(.*)", first, re.DOTALL)
     assert match, f"cannot read {declaration}"
@@ -111,9 +119,7 @@ def load_library(variant: str) -> ctypes.CDLL:
 
 
 def available(variant: str | None = None) -> tuple[bool, str]:
-    """Whether the kernels can be used here (compiling them if need be), and the variant or the reason why
-    not.
-    """
+    """Returns whether the kernels work here (compiling them if need be), and the variant or the problem."""
     try:
         chosen = choose_variant(variant)
         load_library(chosen)

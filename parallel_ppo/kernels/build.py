@@ -1,7 +1,7 @@
 """Compiles the kernels with the system's C compiler: `python -m parallel_ppo.kernels.build`.
 
 A library's name carries a hash of its sources and flags, so a changed source is never mistaken for its
-old library. Each process compiles into a file of its own and renames it, so any number of processes may
+old library. Each process compiles into a separate file and renames it, so any number of processes may
 build at once.
 """
 
@@ -55,7 +55,7 @@ class BuildError(RuntimeError):
 
 
 def cache_directory() -> Path:
-    """In the source tree where there is one; an installed package keeps its libraries in the user's cache."""
+    """A source tree keeps its libraries in itself, an installed package in the user's cache."""
     chosen = os.environ.get("PARALLEL_PPO_KERNEL_CACHE")
     if chosen:
         return Path(chosen)
@@ -66,7 +66,7 @@ def cache_directory() -> Path:
 
 
 def source_digest(variant: str) -> str:
-    """Of what decides the bits that the kernels compute."""
+    """A hash of everything that decides the bits of the kernels."""
     digest = hashlib.sha256(" ".join(COMMON_FLAGS + VARIANTS[variant]).encode())
     for source in sorted(SOURCES[0].parent.glob("*.[ch]")):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
@@ -145,7 +145,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _is_sealed(library: Path) -> bool:
-    """Loading a truncated library can end the process, so its checksum lies behind its last byte."""
+    """Loading a truncated library can end the process, so its checksum follows its last byte."""
     data = library.read_bytes()
     return hashlib.sha256(data[:-SEAL_BYTES]).digest() == data[-SEAL_BYTES:]
 

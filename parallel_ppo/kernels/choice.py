@@ -1,6 +1,4 @@
-"""Which kernels fit this CPU and this network. Needs no torch, so that it can be decided before anything
-starts.
-"""
+"""Selects kernels for this CPU and this network. Needs no torch, so that a plan can be made before anything starts."""
 
 import functools
 import os
@@ -20,7 +18,7 @@ CLIPPED_LOSS = ("ppo", "appo")
 
 
 class Images(NamedTuple):
-    """That a network's kernels know."""
+    """The images that a network's kernels support."""
 
     sides: Sequence[int]
     words: str

@@ -78,7 +78,7 @@ def pointers_to(tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def address_of(array: np.ndarray) -> int:
-    """Of a writable, contiguous array; a third of the time of `array.ctypes.data`."""
+    """The address of a writable, contiguous array, in a third of the time of `array.ctypes.data`."""
     return ctypes.addressof(ctypes.c_char.from_buffer(array))  # type: ignore[arg-type]
 
 
@@ -151,10 +151,18 @@ class NativeHeads:
         action, log_prob = np.empty((samples, components), np.float32), np.empty(samples, np.float32)
         value = np.empty(samples, np.float32)
         self.library.heads_act(
-            features.data_ptr(), samples, self.num_features, *(weight.data_ptr() for weight in self.weights),
-            components, address_of(self.sizes), address_of(draws), self.logits.data_ptr(),
-            address_of(action), address_of(log_prob), address_of(value),
-        )  # fmt: skip
+            features.data_ptr(),
+            samples,
+            self.num_features,
+            *(weight.data_ptr() for weight in self.weights),
+            components,
+            address_of(self.sizes),
+            address_of(draws),
+            self.logits.data_ptr(),
+            address_of(action),
+            address_of(log_prob),
+            address_of(value),
+        )
         return action, log_prob, value
 
 
@@ -182,9 +190,16 @@ def _linear_forward(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tens
     assert all(tensor.is_contiguous() and tensor.dtype == torch.float32 for tensor in (x, weight, bias))
     scratch = _linear_scratch(inputs, outputs, len(x))
     load_library(choose_variant()).linear_layer_forward(
-        inputs, outputs, x.data_ptr(), len(x), weight.data_ptr(), bias.data_ptr(), relu, scratch.data_ptr(),
+        inputs,
+        outputs,
+        x.data_ptr(),
+        len(x),
+        weight.data_ptr(),
+        bias.data_ptr(),
+        relu,
+        scratch.data_ptr(),
         out.data_ptr(),
-    )  # fmt: skip
+    )
     return out
 
 
@@ -209,9 +224,19 @@ class _DifferentiableLinear(torch.autograd.Function):
         slope, scratch = slopes[0].contiguous(), _linear_scratch(inputs, outputs, len(x))
         by_weight, by_bias, by_x = torch.empty_like(weight), weight.new_empty(outputs), torch.empty_like(x)
         load_library(choose_variant()).linear_layer_backward(
-            inputs, outputs, x.data_ptr(), len(x), weight.data_ptr(), out.data_ptr(), slope.data_ptr(),
-            context.relu, scratch.data_ptr(), by_weight.data_ptr(), by_bias.data_ptr(), by_x.data_ptr(),
-        )  # fmt: skip
+            inputs,
+            outputs,
+            x.data_ptr(),
+            len(x),
+            weight.data_ptr(),
+            out.data_ptr(),
+            slope.data_ptr(),
+            context.relu,
+            scratch.data_ptr(),
+            by_weight.data_ptr(),
+            by_bias.data_ptr(),
+            by_x.data_ptr(),
+        )
         return by_x, by_weight, by_bias, None
 
 
@@ -312,12 +337,18 @@ class NativeTrunk:
             and features_gradient.is_contiguous()
             and features_gradient.dtype == torch.float32
         )
-        self.call("backward",
-            observation.data_ptr(), num_samples, self.parameter_pointers,
-            self.packed.data_ptr(), activations.data_ptr(),
-            self.scratch.data_ptr(), features.data_ptr(), features_gradient.data_ptr(),
+        self.call(
+            "backward",
+            observation.data_ptr(),
+            num_samples,
+            self.parameter_pointers,
+            self.packed.data_ptr(),
+            activations.data_ptr(),
+            self.scratch.data_ptr(),
+            features.data_ptr(),
+            features_gradient.data_ptr(),
             pointers_to(gradients),
-        )  # fmt: skip
+        )
         self.free_places[num_samples].append(activations)
 
     def run_forward(self, observation: torch.Tensor, place: torch.Tensor, *, keep: bool) -> torch.Tensor:
@@ -325,11 +356,17 @@ class NativeTrunk:
         num_samples = len(observation)
         self.reserve(num_samples)
         features = new_floats(num_samples, self.num_features)
-        self.call("forward",
-            observation.data_ptr(), num_samples, self.parameter_pointers,
-            self.packed.data_ptr(), int(keep),
-            place.data_ptr(), self.scratch.data_ptr(), features.data_ptr(),
-        )  # fmt: skip
+        self.call(
+            "forward",
+            observation.data_ptr(),
+            num_samples,
+            self.parameter_pointers,
+            self.packed.data_ptr(),
+            int(keep),
+            place.data_ptr(),
+            self.scratch.data_ptr(),
+            features.data_ptr(),
+        )
         return features
 
     def check_observation(self, observation: torch.Tensor) -> int:

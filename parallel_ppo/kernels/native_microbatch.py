@@ -25,11 +25,17 @@ class _Ufunc(ctypes.Structure):
     """The head of PyUFuncObject, behind the head of every object."""
 
     _fields_ = (
-        ("nin", ctypes.c_int), ("nout", ctypes.c_int), ("nargs", ctypes.c_int), ("identity", ctypes.c_int),
-        ("functions", ctypes.POINTER(ctypes.c_void_p)), ("data", ctypes.POINTER(ctypes.c_void_p)),
-        ("ntypes", ctypes.c_int), ("reserved", ctypes.c_int), ("name", ctypes.c_char_p),
+        ("nin", ctypes.c_int),
+        ("nout", ctypes.c_int),
+        ("nargs", ctypes.c_int),
+        ("identity", ctypes.c_int),
+        ("functions", ctypes.POINTER(ctypes.c_void_p)),
+        ("data", ctypes.POINTER(ctypes.c_void_p)),
+        ("ntypes", ctypes.c_int),
+        ("reserved", ctypes.c_int),
+        ("name", ctypes.c_char_p),
         ("types", ctypes.POINTER(ctypes.c_ubyte)),
-    )  # fmt: skip
+    )
 
 
 def float_loop(function: np.ufunc) -> Any:
@@ -104,9 +110,14 @@ class NativeMicrobatch:
         """Overwrites the gradient, a flat vector, and the statistics, both rows of their arrays."""
         assert rows.dtype == np.int64 and rows.flags.c_contiguous and len(scalars) == 3
         self.library.microbatch_gradient(
-            self.address, rollout.address, rows.ctypes.data, len(rows), (ctypes.c_double * 3)(*scalars),
-            gradient.ctypes.data, statistics.ctypes.data,
-        )  # fmt: skip
+            self.address,
+            rollout.address,
+            rows.ctypes.data,
+            len(rows),
+            (ctypes.c_double * 3)(*scalars),
+            gradient.ctypes.data,
+            statistics.ctypes.data,
+        )
 
 
 class RolloutColumns:

@@ -63,7 +63,7 @@ class Learner(State):
 
 
 class Progress(Scratch):
-    """Of the collect, and which slots hold the start of which iteration: written last, -1 is empty."""
+    """The collect's progress, and the iteration whose start a slot holds (written last; -1 is empty)."""
 
     steps_done = array("S", i8)
     state_stamp = array("slots S", i8, initial=-1)

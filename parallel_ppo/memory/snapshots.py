@@ -1,5 +1,4 @@
-"""The start of an iteration, copied and put back: the `Start` arrays, taken, packed and dealt out, and the saved
-state beside them. E envs.
+"""The start of an iteration, copied and put back: the `Start` arrays and the saved state. E envs.
 
 A packed array is whole rows, or (with `used`) the used part of each row, one after the other.
 """

@@ -1,4 +1,4 @@
-"""How shared arrays are declared: once, as attributes of a table, with all that happens to them.
+"""Declarations of shared arrays: each once, as an attribute of a table, with its type, place and use.
 
     class Rewards(State):
         running = array("E", "float64", saved="rewards.running")
@@ -20,7 +20,7 @@ from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.settings.schema import Settings
 
 Size = int | tuple[int, ...]
-Axes = Mapping[str, Any]  # what the words of `dims` stand for; flags; dtypes that the environment decides
+Axes = Mapping[str, Any]  # sizes by the words of `dims`; flags; dtypes that the environment decides
 
 f4, f8, u1, i8 = "float32", "float64", "uint8", "int64"
 
@@ -67,7 +67,7 @@ class Table:
 
     @classmethod
     def axes(cls, settings: Settings, spec: EnvSpec) -> Axes:
-        """Those that only this table knows."""
+        """Sizes that only this table needs."""
         return {}
 
 
@@ -80,7 +80,7 @@ class Start(Table):
 
 
 class State(Table):
-    """Of the run; saved under the names that are given."""
+    """One of each in a run; arrays with a `saved` name are saved."""
 
 
 class Scratch(Table):
@@ -102,12 +102,15 @@ def resolve(tables: Sequence[type[Table]], settings: Settings, spec: EnvSpec, ax
             in_file = kind is Rollout and settings.hardware.buffers == "file"
             gathered, sampled = declared.gathered, declared.sampled
             one = replace(
-                declared, name=name, kind=kind, shape=(*leading[kind], *own),
+                declared,
+                name=name,
+                kind=kind,
+                shape=(*leading[kind], *own),
                 dtype=str(axes.get(declared.dtype, declared.dtype)),
                 sampled=sampled and 0 not in own,
                 gathered=bool(axes[gathered] if isinstance(gathered, str) else gathered) and 0 not in own,
                 place="file" if in_file else "sparse" if is_sparse else "dense",
-            )  # fmt: skip
+            )
             found.append(one)
             if declared.versioned and sizes.num_versions:
                 copies = sizes.num_versions, *own

@@ -28,7 +28,7 @@ def arithmetic(settings: Settings, cpu_model: str) -> dict[str, str]:
 
 
 def differences(there: dict[str, str], here: dict[str, str]) -> list[str]:
-    """In words; a library that only one of the two has is not needed by both."""
+    """One line for each. A library that only one side has is ignored: the other does not need it."""
     there, here = _one_procgen(there), _one_procgen(here)
     return [
         f"{name} {there[name]} there, {here[name]} here"

@@ -9,7 +9,7 @@ from parallel_ppo.exits import RunError
 from parallel_ppo.settings.schema import TrainingSettings
 from parallel_ppo.training.state import Counters
 
-RECENT = 8  # iterations that stand for the present speed
+RECENT = 8  # iterations: the present speed is their mean
 
 
 class Budget:
@@ -33,13 +33,13 @@ class Budget:
         self.stopped = self.stopped or reason
 
     def fail(self, error: RunError) -> None:
-        """As `stop`, and the error is raised when the run is saved."""
+        """Stops the run; the error is raised when the run is saved."""
         self.failure = self.failure or error
         self.stop(str(error))
 
     def spent(self, counters: Counters) -> str | None:
-        """Asked between two iterations. One that would end further from the time budget than now is not
-        started.
+        """Called between two iterations. Stops if another iteration would overshoot the time budget by more than
+        stopping now undershoots it.
         """
         elapsed = self.elapsed()
         self.ends.append(elapsed)
@@ -52,7 +52,7 @@ class Budget:
         return None
 
     def progress(self, counters: Counters) -> tuple[float, float | None]:
-        """Share of the budget that is used, and the seconds left at the present speed. May be asked at
+        """Share of the budget that is used, and the seconds left at the present speed. May be called at
         any time.
         """
         elapsed, shares, left = self.elapsed(), list[float](), list[float]()
@@ -69,7 +69,7 @@ class Budget:
         return min(1.0, max(shares)), max(0.0, min(left)) if left else None
 
     def _iteration_seconds(self, counters: Counters) -> float:
-        """Of the last iterations of this session, else of the run; 0 before the first."""
+        """The mean over this session's last iterations, else over the run; 0 before the first."""
         if len(self.ends) > 1:
             return (self.ends[-1] - self.ends[0]) / (len(self.ends) - 1)
         return counters.wall_time / counters.iteration if counters.iteration else 0.0

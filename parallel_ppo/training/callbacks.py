@@ -1,4 +1,4 @@
-"""Functions that users have called after each iteration: they see how it goes and may stop the run.
+"""Functions of users that are called after each iteration: they see its metrics and may stop the run.
 
 They get copies, between two iterations, in the first node's coordinator: they cannot change what is learned.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Progress(NamedTuple):
-    """Where a run stands after an iteration."""
+    """The state of a run after an iteration."""
 
     iteration: int
     env_steps: int
@@ -45,7 +45,7 @@ def progress_of(record: dict[str, Any], directory: Path) -> Progress:
 
 
 def stop_reason(name: str, answer: Any) -> str | None:
-    """What a callback returned: None to go on, else why the run stops. NumPy's bool is one too."""
+    """From a callback's answer: None to go on, else the reason to stop. NumPy's bool is accepted too."""
     if isinstance(answer, str) and answer:
         return answer
     if answer is None or type(answer).__name__ in ("bool", "bool_"):
@@ -54,7 +54,7 @@ def stop_reason(name: str, answer: Any) -> str | None:
 
 
 def named_callbacks(paths: Sequence[str]) -> list[Callback]:
-    """Those of `logging.callbacks`; raises for one that cannot be found."""
+    """The functions that `logging.callbacks` names; raises if one cannot be found."""
     found = [Callback(path, find("logging.callbacks", path)) for path in paths]
     for callback in found:
         if not callable(callback.call):

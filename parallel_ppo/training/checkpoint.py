@@ -126,7 +126,7 @@ def read_manifest(path: Path) -> Manifest:
 
 
 def canonical(manifest: dict[str, Any]) -> bytes:
-    """What is signed of a manifest: everything else in it, and so also the checksums of all files."""
+    """The signed bytes of a manifest: everything but the signature, and so also the checksums of all files."""
     unsigned = {key: value for key, value in manifest.items() if key != "signature"}
     return json.dumps(unsigned, sort_keys=True).encode()
 

@@ -1,4 +1,4 @@
-"""How a session ends, whatever happened: with a checkpoint, a summary and a few lines."""
+"""The end of a session, after any outcome: a checkpoint, a summary and a few lines."""
 
 import contextlib
 import shlex

@@ -1,6 +1,4 @@
-"""Evaluation on a pool's workers, and the live train/test gap: what it asks of them and what becomes of
-the answers.
-"""
+"""Evaluation on a pool's workers, and the train/test gap during training."""
 
 import time
 from collections.abc import Callable, Sequence

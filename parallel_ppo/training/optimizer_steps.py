@@ -79,16 +79,23 @@ def _write_plan(state: TrainingState, schedules: Schedules, timeline: Timeline) 
 def epoch_order(state: TrainingState, epoch: int) -> np.ndarray:
     """Rows of the rollout in the order in which this epoch visits them, [S, T * slice_envs]."""
     sizes = state.settings.sizes
-    return np.stack([
-        minibatches.rollout_rows(
-            minibatches.sample_order(
-                seed=state.settings.training.seed, slice_index=index, iteration=state.counters.iteration,
-                epoch=epoch, num_samples=sizes.num_steps * sizes.slice_envs,
-            ),
-            slice_index=index, slice_envs=sizes.slice_envs, num_envs=sizes.num_envs,
-        )
-        for index in range(sizes.num_slices)
-    ])  # fmt: skip
+    return np.stack(
+        [
+            minibatches.rollout_rows(
+                minibatches.sample_order(
+                    seed=state.settings.training.seed,
+                    slice_index=index,
+                    iteration=state.counters.iteration,
+                    epoch=epoch,
+                    num_samples=sizes.num_steps * sizes.slice_envs,
+                ),
+                slice_index=index,
+                slice_envs=sizes.slice_envs,
+                num_envs=sizes.num_envs,
+            )
+            for index in range(sizes.num_slices)
+        ]
+    )
 
 
 def _minibatch_rows(state: TrainingState, order: np.ndarray) -> np.ndarray:
@@ -119,9 +126,12 @@ def _steps_by_workers(
 
     timeline.enter("gradients")
     task = pool.steps.open(
-        state.counters.iteration, num_scalars=num_scalars, sums_microbatches=bool(cluster.reduced_microbatches),
-        steps_before=state.counters.optimizer_steps, learning_rate=schedules.learning_rate,
-    )  # fmt: skip
+        state.counters.iteration,
+        num_scalars=num_scalars,
+        sums_microbatches=bool(cluster.reduced_microbatches),
+        steps_before=state.counters.optimizer_steps,
+        learning_rate=schedules.learning_rate,
+    )
     return pool.take_steps(task, exchange)
 
 
@@ -183,7 +193,7 @@ def _steps_by_coordinator(
 
 
 def _judged(state: TrainingState, microbatches: range, rate: float, *, is_first: bool) -> list[float]:
-    """As `steps_judge` of kernels/steps.c, after a step with `rate`; A3C's steps have no target_kl."""
+    """Computes a row of results like `steps_judge` of kernels/steps.c, after a step with `rate`. A3C has no target_kl."""
     memory, training, sizes = state.memory, state.settings.training, state.settings.sizes
     statistics = memory.tensor("microbatch_statistics")[microbatches.start : microbatches.stop]
     sums = minibatches.tree_sum(list(statistics)).tolist()

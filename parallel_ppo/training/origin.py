@@ -1,4 +1,4 @@
-"""Who wrote these settings? Settings can name code: the modules of environments, wrappers, networks and
+"""The origin of settings. Settings can name code: the modules of environments, wrappers, networks and
 callbacks, and arguments of constructors. Nothing that they name is imported before they are known to be this
 user's own (signed with their key) or the user trusts them.
 """
@@ -55,7 +55,7 @@ def saved_settings(root: Path, *, trust: bool) -> Settings:
 
 
 def _signed_settings(checkpoints: Path) -> Iterator[Settings]:
-    """Of the checkpoints that this user signed."""
+    """The settings in the checkpoints that this user signed."""
     # NumPy's threads are set before it is imported: its QR, which draws initial weights, rounds by threads.
     from parallel_ppo.storage.array_files import read_metadata
 

@@ -1,5 +1,5 @@
-"""Everything that is decided and checked before the first process starts. Needs no torch, so bad input is
-told at once.
+"""Everything that is decided and checked before the first process starts. Needs no torch, so that bad input is
+reported at once.
 """
 
 import os
@@ -124,8 +124,8 @@ def make_plan(
 
 
 def as_before(settings: Settings) -> Settings:
-    """A run that was saved before these choices existed reused its environments, knew no masks, and made
-    slices of one size for all networks.
+    """Runs that were saved before these choices existed reused their environments, had no masks, and had slices of
+    one size for all networks.
     """
     env = settings.env
     undecided = [key for key in ("fresh_objects", "action_masks") if getattr(env, key) == "auto"]
@@ -141,9 +141,7 @@ def _check_whitening(settings: Settings, replay_check: ReplayCheck) -> None:
 
 
 def _resolve_env(settings: Settings, spec: EnvSpec, replay_check: ReplayCheck) -> Settings:
-    """Whether every episode is played in an environment made for it, whether it says which actions are
-    allowed, and how many make a slice.
-    """
+    """Decides `fresh_objects`, `action_masks` and `slice_envs`."""
     fresh = settings.env.fresh_objects
     if fresh == "auto":
         fresh = bool(replay_check.differs_when_reused) and not replay_check.remembers
@@ -171,7 +169,7 @@ def _check_buffer_directory(directory: Path) -> None:
 
 
 def check_trace(wanted: Path) -> None:
-    """`.` stands for the next free trace-N.json of the run directory."""
+    """`.` means the next free trace-N.json of the run directory."""
     if wanted == Path():
         return
     if wanted.exists():
@@ -308,7 +306,7 @@ def _freeze_schedules(settings: Settings) -> Settings:
 def _place(
     settings: Settings, kind: str, machine: Machine, spec: EnvSpec, step_seconds: float
 ) -> tuple[Placement, bool]:
-    """Who works where, and whether there are worker processes at all."""
+    """Also decides whether there are worker processes at all."""
     workers = settings.parallel.num_workers if kind != "sequential" else 1
     sizes = settings.sizes
     try:
@@ -343,7 +341,7 @@ def _warn_of_shared_cpus(workers: int | str, cpus: int) -> None:
 
 
 def _suggest_many_cores(settings: Settings, machine: Machine, placement: Placement) -> Placement:
-    """Cores that have nothing to do are a reason to say so, never to learn something else."""
+    """Idle cores are reported; they never change what is learned."""
     training = settings.training
     cores = plan_placement(machine, num_workers=None, pinning=settings.hardware.pinning).num_workers
     is_for_images = training.algorithm == "ppo" and network_kind(training.policy).reads == "images"

@@ -1,4 +1,4 @@
-"""Where the loop reports: metrics, episodes, TensorBoard, checkpoints and the display."""
+"""Metrics, episodes, TensorBoard, checkpoints and the display of a run."""
 
 import itertools
 import json
@@ -121,7 +121,7 @@ class Recorder:
 
     @property
     def checkpoint_share(self) -> float:
-        """Of the session's iterations and checkpoints together."""
+        """The checkpoints' share of the time of the session's iterations and checkpoints."""
         return self.checkpoint_seconds / (self.tally.seconds + self.checkpoint_seconds or 1.0)
 
     def _write(self, record: Record, rows: list[Record]) -> None:
@@ -163,7 +163,7 @@ class Recorder:
         )
 
     def _check_complete(self, last_iteration: int) -> None:
-        """Only someone else can have taken records away; the run goes on, but does not hide it."""
+        """Records cannot be missing unless another program removed them; the run goes on with a warning."""
         num_lines = num_right = 0
         for num_lines, record in enumerate(self.metrics.earlier(), 1):
             num_right += record["iteration"] == num_lines
@@ -292,7 +292,7 @@ class Follower:
 
 
 def is_best_yet(returns: np.ndarray, best: float | None) -> tuple[bool, float | None]:
-    """Whether a checkpoint with these recent returns is the best so far, and the best mean return then.
+    """Returns whether a checkpoint with these recent returns is the best so far, and the best mean return.
 
     Only full windows are compared: a few lucky episodes prove nothing. Of equal ones the newer is better,
     and until the first full one the newest.
@@ -304,9 +304,7 @@ def is_best_yet(returns: np.ndarray, best: float | None) -> tuple[bool, float | 
 
 
 def sync_columns(reports: list[NodeReport]) -> Record:
-    """The first node's time with the others; with several nodes also theirs, and who the others waited
-    for: who waited least.
-    """
+    """The first node's time with the others. With several nodes also theirs, and the slowest: it waited least."""
     first = reports[0]
     columns: Record = {"t_sync": first.t_wait + first.t_transfer}
     if len(reports) > 1:

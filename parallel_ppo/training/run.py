@@ -33,7 +33,7 @@ class Iteration(NamedTuple):
 
 
 class Records(Protocol):
-    """Where the loop reports: the first node's `Recorder`, a `Follower` on the others."""
+    """The interface of the first node's `Recorder` and the other nodes' `Follower`."""
 
     meter: ResourceMeter
     timeline: Timeline  # of the run: every phase is entered here

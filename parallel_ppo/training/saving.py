@@ -115,7 +115,7 @@ def _sha256(pieces: Pieces) -> str:
 
 
 def _holds(path: Path, contents: dict[str, Pieces], manifest: bytes) -> bool:
-    """Whether this very state was saved before. (A resumed run starts by saving where it starts.)"""
+    """True if this very state was saved before: a resumed run begins by saving its start."""
     try:
         return all(
             holds_exactly(path / name, data)
@@ -146,8 +146,8 @@ def point(directory: Path, name: str, target: Path) -> None:
 
 
 def prune(directory: Path, keep: int) -> None:
-    """The oldest beyond `keep` go, but never one that `latest` or `best` points to. What is going no
-    longer looks like one.
+    """Removes the oldest beyond `keep`, but never one that `latest` or `best` points to. A checkpoint is renamed
+    before it is removed, so half of one is never read.
     """
     pinned = set()
     for name in ("latest", "best"):
@@ -160,7 +160,7 @@ def prune(directory: Path, keep: int) -> None:
 
 
 class Keeper:
-    """Saves when due, keeps the last few and the best, survives a full disk for a while."""
+    """Saves, keeps the last few checkpoints and the best, and tolerates a full disk for a while."""
 
     def __init__(self, directory: Path, *, keep: int, warn: Callable[[str], None]) -> None:
         self.directory, self.keep, self.warn = directory, keep, warn

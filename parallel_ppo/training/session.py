@@ -61,7 +61,7 @@ DESCRIPTORS_PER_WORKER = 4
 
 
 def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
-    """One line when the disk has no room for the checkpoints that will be kept and the one being written."""
+    """An error line if the disk has no room for the kept checkpoints and the one being written."""
     settings, arrays = plan.settings, arrays_of(plan.settings, plan.spec, num_parameters)
     need = saved_bytes(arrays) * (min(settings.logging.keep_checkpoints, 3) + 2)
     place = plan.directory.checkpoints
@@ -95,7 +95,7 @@ def check_resources(plan: Plan, num_parameters: int) -> None:
 
 
 def what_can_shrink(settings: Settings) -> str:
-    """Of a run that does not fit into the memory."""
+    """The advice for a run that does not fit into memory."""
     is_episodic = settings.curiosity.kind == "ngu"
     return "fewer environments, steps or workers" + (
         ", a smaller curiosity.ngu_memory" if is_episodic else ""
@@ -158,8 +158,8 @@ def _join(plan: Plan, display: Display, signals: Signals) -> Cluster:
 
 
 def _take_place(plan: Plan, cluster: Cluster, display: Display) -> tuple[Plan, Display]:
-    """Among the nodes: cores of its own, and a log of its own. The log is written into this node's
-    --output-dir; without one, node 0 may choose a numbered directory in runs/, but no other place.
+    """Gives this node its cores and its log. The log is written into this node's --output-dir; without one, the
+    first node may choose a numbered directory in runs/, but no other place.
     """
     name = cluster.decide(str(plan.directory.root) if plan.directory.pattern else None)
     plan = share_host(plan, *cluster.place_on_host())
@@ -175,7 +175,7 @@ def _take_place(plan: Plan, cluster: Cluster, display: Display) -> tuple[Plan, D
 def _make_run(
     plan: Plan, cluster: Cluster, signals: Signals, display: Display
 ) -> tuple[Run, dict[str, bool]]:
-    """Memory and policy, as far as they fit; and which of the requests for the memory worked."""
+    """Also returns which of the requests for the memory worked."""
     settings = plan.settings
     with torch.device("meta"):  # counts without allocating
         check_resources(plan, num_flat(Policy(settings, plan.spec)))
@@ -188,14 +188,16 @@ def _make_run(
 
 
 def _load_state(run: Run) -> None:
-    """From a checkpoint or from the seed, the same on all nodes."""
+    """Starts from a checkpoint or from the seed, the same on all nodes."""
     plan, state, display = run.plan, run.state, run.display
     plan.directory.open()
     if plan.node.leads:
         user_key.prepare(display.note, display.warn)
     if not (_should_resume(run) and _resume_if_possible(run)):
         if len(state.parameters) > LARGE:
-            display.note(f"drawing {len(state.parameters):,} parameters and saving them takes a while")
+            display.note(
+                f"initializing {len(state.parameters):,} parameters and writing the first checkpoint..."
+            )
         initialize(run.policy, state.parameters, run.settings.training.seed)
         state.begin()
     _report_replay_check(plan, state, display)
@@ -385,13 +387,18 @@ def _describe(run: Run, settled: dict[str, bool]) -> None:
         "schedule_changes": dict(plan.schedule_changes),
         "arithmetic": arithmetic(plan.settings, plan.machine.cpu_model),
     }
-    plan.directory.describe(kind=plan.kind, seed=plan.settings.training.seed, session=session,
-                            machine=plan.machine.as_dict(), placement=plan.placement.as_dict())  # fmt: skip
+    plan.directory.describe(
+        kind=plan.kind,
+        seed=plan.settings.training.seed,
+        session=session,
+        machine=plan.machine.as_dict(),
+        placement=plan.placement.as_dict(),
+    )
 
 
 def _header(run: Run, verbose: bool) -> list[str]:
-    plan, pool = run.plan, run.pool
     """One line; with `verbose` also how the work is divided and why."""
+    plan, pool = run.plan, run.pool
     settings, sizes = plan.settings, plan.settings.sizes
     who = count(pool.num_workers, "worker")
     if plan.inline:
@@ -421,7 +428,7 @@ def _header(run: Run, verbose: bool) -> list[str]:
 
 
 class PhasesOf:
-    """How far the phases of the present iteration are."""
+    """The progress of the present iteration's phases, for the display."""
 
     def __init__(self, settings: Settings, memory: Memory, slices: range, pool: Pool) -> None:
         self.memory, self.slices, self.pool = memory, slices, pool

@@ -1,4 +1,4 @@
-"""What an iteration learns from its rollout, in order: targets, optimizer steps, and what features keep of it.
+"""The update of an iteration, in order: targets, optimizer steps, and what the features learn.
 
 T steps, E envs.
 """

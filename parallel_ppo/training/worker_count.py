@@ -1,7 +1,7 @@
-"""How many workers a small network is worth. Changes nothing of what is learned, only who does it.
+"""The number of workers that a small network is worth. It does not change what is learned.
 
-A task given to another process costs a message and a wake-up. For convolutions that is nothing; for two small
-MLPs it can be as much as the task. The estimate only has to tell which of the two it is, so round figures do.
+A task for another process costs a message and a wake-up. For convolutions that is nothing; for two small MLPs it
+can be as much as the task. The estimate only has to separate these cases, so round figures suffice.
 """
 
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def useful_workers(
 
 
 def pieces_of(settings: Settings, num_slices: int | None = None) -> Pieces:
-    """Of all nodes together, or of the one that has `num_slices`."""
+    """All nodes' pieces, or those of the node that has `num_slices`."""
     sizes = settings.sizes
     slices, updates = num_slices or sizes.num_slices, sizes.num_epochs * sizes.num_minibatches
     return Pieces(slices, slices * len(sizes.microbatch_sizes), updates, is_asked=bool(sizes.num_actors))

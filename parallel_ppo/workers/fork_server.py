@@ -54,7 +54,7 @@ class ForkServerLost(Exception):
 
 
 def is_stopped(pid: int) -> bool:
-    """By a signal or a debugger."""
+    """True if a signal or a debugger stopped it."""
     try:
         descriptor = os.open(f"/proc/{pid}/stat", os.O_RDONLY)
         try:
@@ -85,10 +85,12 @@ class ForkServer:
             passed = [theirs.fileno(), file.fileno()]
             self.process = subprocess.Popen(
                 [sys.executable, "-c", program, *map(str, passed), str(os.getpid())],
-                pass_fds=passed, stdin=subprocess.DEVNULL, preexec_fn=die_with_parent,
+                pass_fds=passed,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=die_with_parent,
                 env=with_fixed_hash_seed(),
                 start_new_session=True,  # what a terminal sends is for the coordinator
-            )  # fmt: skip
+            )
         self.exit_status: dict[int, int] = {}
         self.has_answered = False
         self.check: Callable[[], None] = lambda: None  # called while waiting; leaves by an exception
@@ -189,7 +191,7 @@ def main() -> None:
     sys.path[:] = hello["path"]
     settings, spec = Settings.model_validate(hello["settings"]), EnvSpec.from_json(hello["spec"])
     _import_everything(settings)
-    become_keeper()  # the socket tells of the parent's death
+    become_keeper()  # a closed socket reports the parent's death
     with contextlib.suppress(OSError):  # the coordinator is gone
         _serve(channel, settings, spec)
     kill_descendants()
@@ -197,8 +199,8 @@ def main() -> None:
 
 
 def _import_everything(settings: Settings) -> None:
-    """Once for all workers. Loading an environment's library and pictures is native code, so it goes on
-    beside the import of torch.
+    """Once for all workers. Loading an environment's library and pictures is native code, so it runs
+    while torch is imported.
     """
     from parallel_ppo.envs.families import warm_up
 
@@ -244,7 +246,7 @@ def _reap() -> Iterator[tuple[int, int]]:
 def _fork(
     channel: socket.socket, request: dict[str, Any], descriptors: list[int], settings: Settings, spec: EnvSpec
 ) -> set[int]:
-    """The new worker, or nobody."""
+    """The new worker's pid; empty if the fork failed."""
     fork_server = os.getpid()
     try:
         pid = os.fork()

@@ -52,19 +52,34 @@ def _sizes(settings: Settings, spec: EnvSpec, num_parameters: int, predictors: i
     p = end + predictors
     blocks, steps = -(-p // BLOCK), sizes.num_optimizer_steps
     return {
-        "T": sizes.num_steps, "E": sizes.num_envs, "S": sizes.num_slices, "P": p, "policy": end,
-        "predictors": predictors, "blocks": blocks, "slots": sizes.num_slots, "state": spec.state_bytes,
-        "observation": spec.observation_shape, "observations": spec.observation_dtype,
-        "vector": spec.vector_shape, "action": heads.num_components(spec.action),
+        "T": sizes.num_steps,
+        "E": sizes.num_envs,
+        "S": sizes.num_slices,
+        "P": p,
+        "policy": end,
+        "predictors": predictors,
+        "blocks": blocks,
+        "slots": sizes.num_slots,
+        "state": spec.state_bytes,
+        "observation": spec.observation_shape,
+        "observations": spec.observation_dtype,
+        "vector": spec.vector_shape,
+        "action": heads.num_components(spec.action),
         "choices": heads.num_outputs(spec.action) if spec.masks_actions else 0,
         "revalues": ALGORITHMS[settings.training.algorithm].revalues,
         "evaluation": playing.result_shape(settings),
-        "microbatches": sizes.num_microbatches, "predictor_microbatches": sizes.num_slices * sizes.predictor_microbatches,
-        "statistics": len(Statistics._fields), "scalars": MAX_SCALARS,
-        "stepped": 0 if sizes.num_actors else p, "steps": steps, "epochs": sizes.num_epochs,
-        "claims": max(sizes.num_microbatches, blocks), "samples": sizes.num_steps * sizes.slice_envs,
-        "results": len(Statistics._fields) + NUM_VERDICT_COLUMNS, "times": steps * (sizes.num_microbatches + 3 * blocks),
-    }  # fmt: skip
+        "microbatches": sizes.num_microbatches,
+        "predictor_microbatches": sizes.num_slices * sizes.predictor_microbatches,
+        "statistics": len(Statistics._fields),
+        "scalars": MAX_SCALARS,
+        "stepped": 0 if sizes.num_actors else p,
+        "steps": steps,
+        "epochs": sizes.num_epochs,
+        "claims": max(sizes.num_microbatches, blocks),
+        "samples": sizes.num_steps * sizes.slice_envs,
+        "results": len(Statistics._fields) + NUM_VERDICT_COLUMNS,
+        "times": steps * (sizes.num_microbatches + 3 * blocks),
+    }
 
 
 class Memory(shared.SharedMemory):

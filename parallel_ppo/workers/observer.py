@@ -1,5 +1,5 @@
-"""Moments in a run that tests may watch, or break. Nobody watches unless
-PARALLEL_PPO_OBSERVER names a Python file.
+"""Moments in a run that tests may observe, or break. Nothing is observed unless PARALLEL_PPO_OBSERVER names a
+Python file.
 """
 
 import os

@@ -1,5 +1,5 @@
 """The optimizer steps of an update: workers claim microbatches, add them up, judge the norm, run the optimizer and go
-on with the next minibatch (`kernels/steps.c`). One question for the whole update, one answer.
+on with the next minibatch (`kernels/steps.c`). A worker gets one message for the whole update.
 
 A stage that C cannot perform for these settings is performed here. With a lag, a worker that finds no item
 collects meanwhile. A3C takes its steps in turn, and without a C library nothing can be claimed: then the
@@ -47,26 +47,44 @@ def _view(settings: Settings, memory: Memory) -> Any:
     microbatch_sizes = np.array(sizes.microbatch_sizes, np.int64)
     target_kl = training.target_kl
     arrays = {
-        "header": memory.step_header, "futex": memory.step_futex, "claims": memory.step_claims,
+        "header": memory.step_header,
+        "futex": memory.step_futex,
+        "claims": memory.step_claims,
         "microbatch_statistics": memory.microbatch_statistics,
-        "gradient": memory.gradient, "squares": memory.gradient_squares, "scalars": memory.step_scalars,
-        "rates": memory.step_rates, "results": memory.step_results, "times": memory.step_times,
-        "rows": memory.step_rows, "microbatch_sizes": microbatch_sizes,
-    }  # fmt: skip
+        "gradient": memory.gradient,
+        "squares": memory.gradient_squares,
+        "scalars": memory.step_scalars,
+        "rates": memory.step_rates,
+        "results": memory.step_results,
+        "times": memory.step_times,
+        "rows": memory.step_rows,
+        "microbatch_sizes": microbatch_sizes,
+    }
     view = kernel.StepsView(
         **{name: array.ctypes.data for name, array in arrays.items()},
         now=tuple(getattr(memory, name).ctypes.data for name in LEARNED),
         next=tuple(array.ctypes.data for array in memory.stepped),
         parameters=len(memory.parameters),
-        num_scalars=memory.step_scalars.shape[1], steps=len(memory.step_rates), all_microbatches=sizes.num_microbatches,
-        slices=sizes.num_slices, samples=memory.step_rows.shape[2],
-        minibatches=sizes.num_minibatches, slice_samples=sizes.slice_samples,
-        target_kl=target_kl or 0.0, batch_size=sizes.batch_size,
-        beta1=ADAM_BETAS[0], beta2=ADAM_BETAS[1], epsilon=training.adam_eps,
-        adaptive_kl=training.adaptive_kl, adaptive_factor=training.adaptive_factor,
-        adaptive_min=training.adaptive_min, adaptive_max=training.adaptive_max,
-        adapts=training.learning_rate_schedule == "adaptive", has_target=target_kl is not None, has_exchange=settings.cluster.nnodes > 1,
-    )  # fmt: skip
+        num_scalars=memory.step_scalars.shape[1],
+        steps=len(memory.step_rates),
+        all_microbatches=sizes.num_microbatches,
+        slices=sizes.num_slices,
+        samples=memory.step_rows.shape[2],
+        minibatches=sizes.num_minibatches,
+        slice_samples=sizes.slice_samples,
+        target_kl=target_kl or 0.0,
+        batch_size=sizes.batch_size,
+        beta1=ADAM_BETAS[0],
+        beta2=ADAM_BETAS[1],
+        epsilon=training.adam_eps,
+        adaptive_kl=training.adaptive_kl,
+        adaptive_factor=training.adaptive_factor,
+        adaptive_min=training.adaptive_min,
+        adaptive_max=training.adaptive_max,
+        adapts=training.learning_rate_schedule == "adaptive",
+        has_target=target_kl is not None,
+        has_exchange=settings.cluster.nnodes > 1,
+    )
     for own, part in zip(view.parts, gradient_parts(memory, sizes), strict=False):
         own.gradients = part.microbatches.data_ptr()
         own.first, own.end, own.per_slice = part.first, part.end, part.per_slice
@@ -109,9 +127,15 @@ class Steps:
         self.library.steps_open(self.address)
         microbatches = self.microbatches.start, self.microbatches.stop
         plan = StepsPlan(
-            view.first, self.num_workers, view.ranges, microbatches, sums_microbatches, num_scalars, steps_before,
+            view.first,
+            self.num_workers,
+            view.ranges,
+            microbatches,
+            sums_microbatches,
+            num_scalars,
+            steps_before,
             learning_rate,
-        )  # fmt: skip
+        )
         return Task(TAKE_STEPS, 0, iteration, plan)
 
     def is_over(self) -> bool:
@@ -152,7 +176,7 @@ class Steps:
         return float(np.max((ended - began)[worker >= 0], initial=0.0))
 
     def spans(self, task: Task) -> list[Span]:
-        """Who did what in the steps that are over."""
+        """The workers' items in the steps that are over."""
         times = self.times
         step, place = np.nonzero(times[:, :, 2] >= 0)
         began, ended, worker = times[step, place].T.tolist()
@@ -187,7 +211,7 @@ class StepTaker:
         self.native = self._native_stages()
 
     def _native_stages(self) -> set[int]:
-        """Those that C performs. It follows from the settings: native and torch sums of squares differ."""
+        """The stages that C performs. They follow from the settings: native and torch sums of squares differ."""
         training, stages = self.settings.training, {kernel.COPY}
         if self.worker.native_microbatch is not None:
             stages.add(kernel.MICROBATCHES)

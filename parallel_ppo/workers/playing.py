@@ -34,7 +34,7 @@ class Played(NamedTuple):
 
 
 class Moment(NamedTuple):
-    """Where the slots stand after a step, as far as their episodes count."""
+    """The state of the slots after a step, as far as their episodes count."""
 
     ended: dict[int, Played]  # by slot
     playing: np.ndarray  # [n] bool
@@ -47,7 +47,7 @@ def num_slices(num_episodes: int) -> int:
 
 
 def result_shape(settings: Settings) -> tuple[int, int, int]:
-    """Of the shared array that takes the results; empty when nothing is to be evaluated."""
+    """The shape of the shared array of results; empty if nothing is evaluated."""
     chosen = settings.evaluation
     return len(LEVEL_SETS), chosen.num_episodes if chosen.interval is not None else 0, len(Played._fields)
 

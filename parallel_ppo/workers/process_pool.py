@@ -284,8 +284,16 @@ class ProcessPool:
             f"worker {member.index} {cause}{': ' + last_line if last_line else ''}; replaced, its work is"
             " redone"
         )
-        self.on_event({"event": "lost", "worker": member.index, "iteration": iteration, "cause": cause,
-                       "pid": pid, "monotonic": noticed})  # fmt: skip
+        self.on_event(
+            {
+                "event": "lost",
+                "worker": member.index,
+                "iteration": iteration,
+                "cause": cause,
+                "pid": pid,
+                "monotonic": noticed,
+            }
+        )
         member.earlier_traceback, member.traceback, member.lost_at = member.traceback, "", noticed
         self._start(member)
 

@@ -45,14 +45,14 @@ KINDS = {
 
 
 class Microbatch(NamedTuple):
-    """Where the plan of an update says what a microbatch is made of."""
+    """A microbatch's place in the plan of an update."""
 
     step: int
     num_scalars: int  # of the algorithm
 
 
 class StepsPlan(NamedTuple):
-    """What a worker must know of an update's optimizer steps besides the shared memory."""
+    """An update's optimizer steps, as far as they are not in shared memory."""
 
     first: int  # round
     num_workers: int

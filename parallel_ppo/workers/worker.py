@@ -1,5 +1,4 @@
-"""What a worker does with a task: open its slices, collect, compute gradients of microbatches, sum blocks of
-parameters, evaluate.
+"""A worker's tasks: opening slices, collecting, revaluing, gradients of microbatches, evaluation.
 
 T steps, E envs, B samples of a microbatch.
 """
@@ -93,7 +92,7 @@ class Worker:
         return slice(slice_index * self.sizes.slice_envs, (slice_index + 1) * self.sizes.slice_envs)
 
     def slot_of(self, task: Task) -> int:
-        """Where the task's iteration starts."""
+        """The slot that the task's iteration starts from."""
         slot = self.memory.slot(task.iteration)
         stamp = self.memory.state_stamp[slot, task.number]
         assert stamp == task.iteration, "the slot holds another iteration"
@@ -120,7 +119,7 @@ class Worker:
         return bool(exact.all())
 
     def publish(self, slice_index: int, iteration: int, **carried: np.ndarray) -> None:
-        """Where the next iteration starts, into the slot that nobody reads now; the stamp comes last."""
+        """Writes the start of the next iteration into a slot that no process reads now; the stamp comes last."""
         memory, slot, columns = self.memory, self.memory.slot(iteration), self.columns(slice_index)
         memory.state_stamp[slot, slice_index] = -1
         for name, rows in carried.items():
@@ -224,7 +223,7 @@ class Worker:
 
     @torch.inference_mode()
     def revalue(self, task: Task) -> None:
-        """What the learner's policy says of a slice's samples that an older one collected."""
+        """The learner's values and log-probabilities of a slice's samples, which an older policy collected."""
         rollout, columns, steps = (
             self.memory.rollout(task.iteration),
             self.columns(task.number),
@@ -338,14 +337,18 @@ class Worker:
     # --- evaluation -----------------------------------------------------------------------------------------
 
     def evaluate(self, task: Task) -> None:
-        """Environments of its own, keyed randomness of its own: training cannot tell whether this ran."""
+        """Uses separate environments and keyed randomness, so training does not depend on it."""
         level_set, first = task.detail, task.number * playing.SLOTS
         results = self.memory.evaluation[level_set, first : first + playing.SLOTS]
         results.fill(np.nan)
         episodes = playing.play_slice(
-            self.settings, playing.LEVEL_SETS[level_set], task.number, task.iteration,
-            actor=self.actor, num_episodes=len(results),
-        )  # fmt: skip
+            self.settings,
+            playing.LEVEL_SETS[level_set],
+            task.number,
+            task.iteration,
+            actor=self.actor,
+            num_episodes=len(results),
+        )
         for slot, episode in episodes:
             results[slot] = episode
 

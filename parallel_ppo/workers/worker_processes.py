@@ -1,6 +1,4 @@
-"""The processes behind a pool's places: started, listened to, killed and confirmed dead, and how each ended.
-What they are asked to do is the pool's.
-"""
+"""The processes of a pool: starting and killing them, confirming that they are dead, and how each ended."""
 
 import contextlib
 import os
@@ -113,7 +111,7 @@ class WorkerProcesses:
         member.child, member.channel = None, None
 
     def cause_of_end(self, pid: int, what: str) -> str:
-        """Of a dead worker that was seen to do `what`: in words, as precise as can be known."""
+        """A dead worker's end in words, as precise as can be known."""
         status = self.fork_server.status_of(pid)
         return self._out_of_memory(status) or _describe_end(what, status)
 
@@ -130,7 +128,7 @@ class WorkerProcesses:
         )
 
     def close(self, members: Sequence[WorkerHandle], busy: Sequence[WorkerHandle]) -> None:
-        """Who is idle closes its environments first; who is busy is killed."""
+        """Idle workers close their environments first; busy ones are killed."""
         deadline = time.monotonic() + GOODBYE
         for member in members:
             if member.child is not None and member.channel is not None:
@@ -149,7 +147,7 @@ class WorkerProcesses:
 
 
 def is_dead(child: Child, timeout: float = 0.0) -> bool:
-    """`poll` needs no descriptor of its own: it works when they have run out."""
+    """`poll` needs no descriptor: it works when they have run out."""
     sentinel = select.poll()
     sentinel.register(child.pidfd, select.POLLIN)
     return bool(sentinel.poll(timeout * 1000))

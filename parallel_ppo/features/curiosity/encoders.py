@@ -81,7 +81,7 @@ class Encoder(nn.Module):
 
 
 def frame_channels(settings: Settings, channels: int) -> int:
-    """Of one frame: colours come in threes, anything else is stacked grey."""
+    """Channels of one frame: multiples of three are colors, anything else is stacked grey."""
     chosen = settings.curiosity.frame_channels
     return min(chosen, channels) if chosen is not None else 3 if channels % 3 == 0 else 1
 
@@ -115,7 +115,7 @@ class FloatNature(Nature):
 
 
 class NativeNature(Nature):
-    """On bytes that stand for whitened values: the first layer is rescaled before the kernels see it."""
+    """Reads bytes that encode whitened values: the first layer is rescaled before the kernels get it."""
 
     def __init__(self, shape: tuple[int, ...], settings: Settings) -> None:
         super().__init__(*shape)

@@ -13,7 +13,7 @@ from parallel_ppo.settings.schema import CuriositySettings
 
 
 class Memories(NamedTuple):
-    """Of the environments of a slice, updated in place; carried into the next iteration."""
+    """The memories of a slice's environments, updated in place and carried into the next iteration."""
 
     episodic_memory: np.ndarray  # [n, M * D] float32; the oldest entry makes room when it is full
     episodic_used: np.ndarray  # [n] numbers in use, D for each entry
@@ -35,7 +35,7 @@ class Memories(NamedTuple):
         return self.episodic_memory[env, : self.episodic_used[env]].reshape(-1, width)
 
     def novelty(self, env: int, embedding: np.ndarray, chosen: CuriositySettings) -> float:
-        """Of an embedding against what is remembered; 0 where nothing is."""
+        """The similarity of an embedding to the memory; 0 if the memory is empty."""
         seen = self.seen(env, len(embedding))
         if not len(seen):
             return 0.0

@@ -1,8 +1,7 @@
 """The intrinsic curiosity module: what a model of the consequences of actions fails to foresee is new.
 
 (Pathak et al. 2017.) The features learn from the inverse model alone: a forward model that could move them
-would make everything alike. Transitions across an episode's end earn and teach nothing. B samples, F
-features.
+would make everything alike. Transitions across an episode's end are excluded. B samples, F features.
 """
 
 import torch

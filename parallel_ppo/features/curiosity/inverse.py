@@ -32,7 +32,7 @@ def inverse_loss(spec: ActionSpec, outputs: Tensor, action: Tensor) -> Tensor:
 
 
 def features_of(encode: torch.nn.Module, whiten: Whitening, columns: CollectedColumns) -> np.ndarray:
-    """Of every observation of a slice's rollout, [T + 1, n, F]."""
+    """The features of every observation of a slice's rollout, [T + 1, n, F]."""
     num_rows, num_envs = columns.episode_start.shape
     found = [encode(whiten(columns.rows(steps))) for steps in columns.pieces(num_rows)]
     return torch.cat(found).numpy().reshape(num_rows, num_envs, -1)
@@ -41,6 +41,6 @@ def features_of(encode: torch.nn.Module, whiten: Whitening, columns: CollectedCo
 def both_features(
     encode: torch.nn.Module, whiten: Whitening, before: Tensor, after: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """In one batch."""
+    """Encodes both in one batch."""
     here, there = encode(whiten(torch.cat((before, after)))).chunk(2)
     return here, there

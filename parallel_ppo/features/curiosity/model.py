@@ -70,7 +70,7 @@ class Losses(NamedTuple):
     forward: Tensor | None = None
 
     def sums(self) -> dict[str, Tensor]:
-        """Of those that there are, by name."""
+        """The losses that this model has, by name."""
         named = {"predictor": self.predictor, "inverse": self.inverse, "forward": self.forward}
         return {name: value.detach() for name, value in named.items() if value is not None}
 

@@ -159,9 +159,11 @@ class Curiosity:
         if chosen.num_values == 1:
             return
         advantage = intrinsic_advantages(
-            reward=self.scaled, value=columns.intrinsic_value, gamma=chosen.gamma,
+            reward=self.scaled,
+            value=columns.intrinsic_value,
+            gamma=chosen.gamma,
             gae_lambda=self.settings.training.gae_lambda,
-        )  # fmt: skip
+        )
         columns.intrinsic_return[...] = advantage + columns.intrinsic_value[:-1]
         rollout.advantage *= np.float32(chosen.extrinsic_coef)
         rollout.advantage += np.float32(chosen.intrinsic_coef) * advantage
@@ -200,6 +202,11 @@ def intrinsic_advantages(
     """[T, E] from values [T + 1, E]. An episode's end does not end them: dying must not look like less novelty."""
     nothing = np.zeros_like(reward)
     return generalized_advantages(
-        reward=reward, value=value, episode_start=np.zeros_like(value), truncated=nothing,
-        final_value=nothing, gamma=gamma, gae_lambda=gae_lambda,
-    )  # fmt: skip
+        reward=reward,
+        value=value,
+        episode_start=np.zeros_like(value),
+        truncated=nothing,
+        final_value=nothing,
+        gamma=gamma,
+        gae_lambda=gae_lambda,
+    )

@@ -95,7 +95,7 @@ class Whitening:
         found = []
         for part, mean, scale in self.parts:
             values = elements(self.spec, part, rows)
-            if self.writes_bytes:  # byte b stands for the value 2 clip b / 255 - clip
+            if self.writes_bytes:  # byte b means 2 clip b / 255 - clip
                 values = native.whiten(values, mean, scale, 127.5 / self.clip)
             else:
                 values = (values - mean).mul_(scale).clamp_(-self.clip, self.clip)

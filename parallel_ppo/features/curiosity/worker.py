@@ -89,7 +89,7 @@ class CuriosityInWorker:
         return statistics._replace(**{f"{name}_loss": float(value) for name, value in losses.sums().items()})
 
     def gradient_views(self, microbatch: int) -> list[Tensor]:
-        """Of a microbatch among those that teach."""
+        """The predictors' gradient of one of the microbatches that train them."""
         if microbatch not in self.microbatch_views:
             vector = self.memory.tensor("predictor_gradient")[microbatch]
             vector.zero_()  # gaps between the parameters stay 0
@@ -97,7 +97,10 @@ class CuriosityInWorker:
         return self.microbatch_views[microbatch]
 
     def warm_up(self, index: int) -> None:
-        """Statistics of the observations of a random agent, in environments that are not trained on. In pieces, merged in order: long warm-ups need no more memory than short ones."""
+        """Statistics of the observations of a random agent, in separate environments.
+
+        They are merged piece by piece, so long warm-ups need no more memory than short ones.
+        """
         settings, sizes = self.settings, self.settings.sizes
         seed, num_steps = settings.training.seed, warm_up_steps(settings)
         env = make_slice(
@@ -128,7 +131,7 @@ class CuriosityInWorker:
 
 
 def warm_up_steps(settings: Settings) -> int:
-    """Of each environment."""
+    """The warm-up's steps of each environment."""
     return -(-settings.curiosity.warmup_steps // settings.env.num_envs)
 
 
