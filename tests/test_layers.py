@@ -10,7 +10,7 @@ PACKAGE = Path(__file__).resolve().parent.parent / "parallel_ppo"
 # Bottom first. A room may import from the rooms above it in this list, and from itself.
 ROOMS = [
     "", "storage", "settings", "machine", "envs", "kernels", "memory", "policies", "algorithms",
-    "features", "features.curiosity", "workers", "cluster", "records", "training", "reports", "evaluation",
+    "features", "workers", "cluster", "records", "training", "reports", "evaluation",
     "sharing", "commands", "library",
 ]  # fmt: skip
 
@@ -25,7 +25,7 @@ def modules() -> dict[str, Path]:
 
 
 def room(module: str) -> str:
-    return module.rpartition(".")[0]
+    return module.partition(".")[0] if "." in module else ""
 
 
 def imports(path: Path) -> set[str]:

@@ -5,15 +5,11 @@ What is remembered follows from the declared arrays (`memory/table.py`). The env
 shared memory, in slots (`memory/snapshots.py`).
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from parallel_ppo.algorithms.optimizers import initial_second_moment
-from parallel_ppo.features.adaptive_rate import AdaptiveRate, RateState
-from parallel_ppo.features.episodes import Episode, Episodes
-from parallel_ppo.features.levels import LevelReplay, LevelState
-from parallel_ppo.features.observations import Observations
-from parallel_ppo.features.rewards import Rewards
-from parallel_ppo.features.versions import Versions
+from parallel_ppo.features.episodes import Episode
+from parallel_ppo.features.features import Features
 from parallel_ppo.memory.snapshots import Environments, Saved, Snapshot
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.memory import Memory
@@ -33,37 +29,14 @@ class Counters:
     best_return: float | None = None
 
 
-@dataclass
-class TrainingState:
-    settings: Settings
-    memory: Memory
-    counters: Counters = field(default_factory=Counters)
-
-    def __post_init__(self) -> None:
-        settings, memory = self.settings, self.memory
+class TrainingState(Features):
+    def __init__(self, settings: Settings, memory: Memory) -> None:
+        super().__init__(settings, memory.spec, memory)
+        self.settings, self.memory, self.counters = settings, memory, Counters()
         self.parameters = memory.tensor("parameters")
-        self.first_moment, self.second_moment = map(memory.tensor, ("first_moment", "second_moment"))
+        self.first_moment, self.second_moment = memory.tensor("first_moment"), memory.tensor("second_moment")
         self.second_moment.fill_(initial_second_moment(settings.training.optimizer))
-        self.rewards = Rewards(settings, memory)
-        self.observations = Observations(settings, memory.spec, memory)
-        self.episodes = Episodes(memory)
-        self.versions = Versions(settings.sizes, memory)
-        self.levels = (
-            LevelReplay(settings.env, memory.of(LevelState)) if LevelState.is_needed(settings) else None
-        )
-        self.curiosity = None
-        if settings.curiosity.is_curious:
-            from parallel_ppo.features.curiosity.state import Curiosity  # only runs that need it load it
-
-            self.curiosity = Curiosity(settings, memory.spec, memory)
-        self.adaptive = AdaptiveRate(settings, memory) if RateState.is_needed(settings) else None
         self.publish()
-
-    def publish(self) -> None:
-        """Writes every array that is derived from the state and read by workers."""
-        for feature in (self.observations, self.levels, self.curiosity):
-            if feature is not None:
-                feature.publish()
 
     def begin(self) -> None:
         """The first iteration of a run, with initial parameters of the policy."""

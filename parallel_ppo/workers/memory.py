@@ -7,11 +7,7 @@ import numpy as np
 from parallel_ppo.algorithms import ALGORITHMS
 from parallel_ppo.algorithms.algorithm import Statistics
 from parallel_ppo.envs.contract import EnvSpec
-from parallel_ppo.features.adaptive_rate import RateState
-from parallel_ppo.features.episodes import EpisodeState
-from parallel_ppo.features.levels import LevelState
-from parallel_ppo.features.observations import ObservationState
-from parallel_ppo.features.rewards import RewardState
+from parallel_ppo.features.features import feature_tables
 from parallel_ppo.kernels.steps import NUM_VERDICT_COLUMNS
 from parallel_ppo.memory import shared
 from parallel_ppo.memory.arrays import BLOCK, MAX_SCALARS
@@ -20,26 +16,11 @@ from parallel_ppo.policies import heads
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
 
-TABLES: tuple[type[Table], ...] = (
-    *shared.CORE,
-    RewardState,
-    ObservationState,
-    EpisodeState,
-    LevelState,
-    RateState,
-)
-
 
 def arrays_of(settings: Settings, spec: EnvSpec, num_parameters: int) -> list[Array]:
     """`num_parameters` is the policy's."""
-    tables, num_predictors = TABLES, 0
-    if settings.curiosity.is_curious:
-        from parallel_ppo.features import curiosity  # only runs that need it load it
-        from parallel_ppo.features.curiosity.state import CURIOSITY_TABLES
-
-        tables = *TABLES, *CURIOSITY_TABLES
-        num_predictors = curiosity.num_predictor_parameters(settings, spec)
-    return resolve(tables, settings, spec, _sizes(settings, spec, num_parameters, num_predictors))
+    tables: list[type[Table]] = [*shared.CORE, *feature_tables(settings)]
+    return resolve(tables, settings, spec, _sizes(settings, spec, num_parameters))
 
 
 def policy_end(settings: Settings, num_parameters: int) -> int:
@@ -47,8 +28,13 @@ def policy_end(settings: Settings, num_parameters: int) -> int:
     return -(-num_parameters // BLOCK) * BLOCK if settings.curiosity.is_curious else num_parameters
 
 
-def _sizes(settings: Settings, spec: EnvSpec, num_parameters: int, predictors: int) -> dict[str, Any]:
+def _sizes(settings: Settings, spec: EnvSpec, num_parameters: int) -> dict[str, Any]:
     sizes, end = settings.sizes, policy_end(settings, num_parameters)
+    predictors = 0
+    if settings.curiosity.is_curious:
+        from parallel_ppo.features.curiosity import num_predictor_parameters  # only runs that need it load it
+
+        predictors = num_predictor_parameters(settings, spec)
     p = end + predictors
     blocks, steps = -(-p // BLOCK), sizes.num_optimizer_steps
     return {

@@ -16,7 +16,7 @@ import numpy as np
 from parallel_ppo.algorithms.optimizers import ADAM_BETAS, OPTIMIZERS
 from parallel_ppo.kernels import steps as kernel
 from parallel_ppo.memory.arrays import BLOCK
-from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.schema import Settings, TrainingSettings
 from parallel_ppo.workers.gradient_parts import StepNumbers, gradient_parts, step_blocks, sum_blocks
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.observer import unobserved
@@ -45,7 +45,6 @@ def _library() -> ctypes.CDLL:
 def _view(settings: Settings, memory: Memory) -> Any:
     training, sizes = settings.training, settings.sizes
     microbatch_sizes = np.array(sizes.microbatch_sizes, np.int64)
-    target_kl = training.target_kl
     arrays = {
         "header": memory.step_header,
         "futex": memory.step_futex,
@@ -72,19 +71,17 @@ def _view(settings: Settings, memory: Memory) -> Any:
         samples=memory.step_rows.shape[2],
         minibatches=sizes.num_minibatches,
         slice_samples=sizes.slice_samples,
-        target_kl=target_kl or 0.0,
-        batch_size=sizes.batch_size,
         beta1=ADAM_BETAS[0],
         beta2=ADAM_BETAS[1],
         epsilon=training.adam_eps,
-        adaptive_kl=training.adaptive_kl,
-        adaptive_factor=training.adaptive_factor,
-        adaptive_min=training.adaptive_min,
-        adaptive_max=training.adaptive_max,
         adapts=training.learning_rate_schedule == "adaptive",
-        has_target=target_kl is not None,
+        has_target=training.target_kl is not None,
         has_exchange=settings.cluster.nnodes > 1,
     )
+    for name, _ in kernel.StepsView._fields_:  # members with the names of settings have their values
+        if name in TrainingSettings.model_fields and (value := getattr(training, name)) is not None:
+            setattr(view, name, value)
+    view.batch_size = sizes.batch_size
     for own, part in zip(view.parts, gradient_parts(memory, sizes), strict=False):
         own.gradients = part.microbatches.data_ptr()
         own.first, own.end, own.per_slice = part.first, part.end, part.per_slice

@@ -72,7 +72,7 @@ CASES: dict[str, dict[str, Any]] = {
     "torch": {"training__kernels": "torch", "training__hidden_sizes": [256, 256]},
     "a2c with RMSprop": {"training__algorithm": "a2c", "training__optimizer": "rmsprop_tf",
                          "training__n_epochs": 1, "training__batch_size": 256},
-    "RND": {"curiosity__kind": "rnd", "training__max_grad_norm": 0.01},
+    "RND": {"curiosity__kind": "rnd", "training__max_grad_norm": 0.01, "curiosity__max_grad_norm": 0.02},
     "RND, torch": {"curiosity__kind": "rnd", "training__kernels": "torch"},
 }  # fmt: skip
 
