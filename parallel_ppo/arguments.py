@@ -58,6 +58,13 @@ class Parser(argparse.ArgumentParser):
         if quiet:
             self.add_argument("--quiet", action="store_true", help="print only warnings and errors")
 
+    def add_trust_flag(self) -> None:
+        self.group("advanced").add_argument(
+            "--trust-checkpoint",
+            action="store_true",
+            help="use modules and states that another user's files name",
+        )
+
     def group(self, name: str) -> "argparse._ArgumentGroup":
         """The group of this name in --help, created at its first use."""
         if name not in self.groups:

@@ -2,6 +2,7 @@
 worker would get.
 """
 
+import importlib
 import importlib.util
 import json
 import os
@@ -30,13 +31,9 @@ SHAPE = ["--num-envs", "16", "--n-steps", "16", "--batch-size", "64", "--total-t
 
 
 def _python() -> str:
-    if not (3, 10) <= sys.version_info[:2] <= (3, 12):
-        raise RuntimeError(f"Python {platform.python_version()}; expected 3.10 to 3.12")
+    if not (3, 10) <= sys.version_info[:2] <= (3, 13):
+        raise RuntimeError(f"Python {platform.python_version()}; expected 3.10 to 3.13")
     return platform.python_version()
-
-
-def _machine() -> str:
-    return read_machine().summary()
 
 
 def _torch() -> str:
@@ -48,10 +45,9 @@ def _torch() -> str:
     return f"{torch.__version__}, oneDNN {'on' if torch.backends.mkldnn.is_available() else 'off'}"
 
 
-def _numpy() -> str:
-    import numpy
-
-    return numpy.__version__
+def imported(*names: str) -> str:
+    """The packages with their versions."""
+    return ", ".join(f"{name} {importlib.import_module(name).__version__}" for name in names)
 
 
 def _gymnasium() -> str:
@@ -117,13 +113,6 @@ def _training() -> str:
     return f"2 workers and 1 process learn the same bits ({parallel['policy_sha256'][:12]}...)"
 
 
-def _reports() -> str:
-    import matplotlib
-    import tensorboard
-
-    return f"tensorboard {tensorboard.__version__}, matplotlib {matplotlib.__version__}"
-
-
 def _kernels() -> str:
     from parallel_ppo.kernels.build import build
     from parallel_ppo.kernels.choice import choose_variant
@@ -145,8 +134,8 @@ def _extras() -> str:
 
 PARTS: dict[str, Callable[[], str]] = {
     "Python": _python,
-    "machine": _machine,
-    "numpy": _numpy,
+    "machine": lambda: read_machine().summary(),
+    "numpy": lambda: imported("numpy"),
     "torch": _torch,
     "Gymnasium": _gymnasium,
     "Procgen": _procgen,
@@ -154,7 +143,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "key": _key,
     "extras": _extras,
     "shared memory": _shared_memory,
-    "reports": _reports,
+    "reports": lambda: imported("tensorboard", "matplotlib"),
     "training": _training,
 }
 
@@ -188,10 +177,7 @@ def check_parts(quiet: bool) -> int:
         if mark == "✗" or not quiet:
             print(f"{mark} {name:<14} {found}  ({time.perf_counter() - began:.1f} s)", flush=True)
     if failures:
-        print(
-            f"{failures} of {len(PARTS)} parts failed; install again (./setup.sh in a checkout) or see"
-            " README.md"
-        )
+        print(f"{failures} of {len(PARTS)} parts failed; install again (./setup.sh in a checkout)")
     elif not quiet:
         print("everything works")
     return 1 if failures else 0

@@ -37,47 +37,22 @@ def build_parser() -> Parser:
     )
     add_policy_flags(parser)
     add = parser.add_argument
-    add(
-        "--num-episodes",
-        type=number_from(1, MAX_EPISODES),
-        default=100,
-        metavar="N",
-        help="for each of --levels (default: %(default)s)",
-    )
-    add(
-        "--levels",
-        default="train",
-        metavar="PARTS",
-        help=(
-            "train: the levels of training; test: those beyond them; train,test: both, and the gap (default:"
-            " %(default)s)"
-        ),
-    )
-    add(
-        "--max-steps",
-        type=positive,
-        default=100_000,
-        metavar="N",
-        help="cut longer episodes and count them as unfinished (default: %(default)s)",
-    )
+    episodes = number_from(1, MAX_EPISODES)
+    add("--num-episodes", type=episodes, default=100, metavar="N", help="for each of --levels (default: 100)")
+    levels = "train (default), test (unseen levels), or train,test for both and the gap"
+    add("--levels", default="train", metavar="PARTS", help=levels)
+    cut = "cut longer episodes and count them as unfinished (default: %(default)s)"
+    add("--max-steps", type=positive, default=100_000, metavar="N", help=cut)
     add(
         "--num-workers",
         type=number_or_auto,
         default="auto",
-        metavar="N",
-        help="processes, or auto (default: %(default)s)",
+        metavar="N|auto",
+        help="processes (default: auto)",
     )
-    add(
-        "--render",
-        action="store_true",
-        help="also film the first four episodes, as MP4 and GIF beside the JSON",
-    )
-    add(
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="where to write the JSON (default: evaluation.json in the run directory, or beside the weights)",
-    )
+    add("--render", action="store_true", help="also film the first four episodes, beside the JSON")
+    where = "where to write the JSON (default: evaluation.json in the run directory, or beside the weights)"
+    add("--output", type=Path, metavar="FILE", help=where)
     return parser
 
 

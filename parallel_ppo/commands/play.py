@@ -43,44 +43,17 @@ def build_parser() -> Parser:
         type=grid_size,
         default=(1, 1),
         metavar="CxR",
-        help="tiles side by side, each its own level (default: 1x1)",
+        help="tiles, each its own level (default: 1x1)",
     )
     add(
-        "--num-episodes",
-        type=positive,
-        metavar="N",
-        help="in total, shared evenly by the tiles (default: one each)",
+        "--num-episodes", type=positive, metavar="N", help="in total, shared by the tiles (default: one each)"
     )
-    add(
-        "--levels",
-        default="train",
-        metavar="PART",
-        help=(
-            "train, test (those beyond them) or failed: those of training that are not solved, the hardest first"
-            " (default: %(default)s)"
-        ),
-    )
-    add(
-        "--max-steps",
-        type=positive,
-        default=2000,
-        metavar="N",
-        help="cut longer episodes (default: %(default)s)",
-    )
-    add(
-        "--fps",
-        type=positive,
-        metavar="N",
-        help="pictures a second (default: the environment's own, 15 for Procgen)",
-    )
-    add(
-        "--output",
-        type=Path,
-        metavar="NAME",
-        help=(
-            "NAME.mp4 or NAME.gif, or a name without an ending for both (default: play in the run directory)"
-        ),
-    )
+    levels = "train (default), test (unseen levels), or failed (unsolved training levels, the hardest first)"
+    add("--levels", default="train", metavar="PART", help=levels)
+    add("--max-steps", type=positive, default=2000, metavar="N", help="cut longer episodes (default: 2000)")
+    add("--fps", type=positive, metavar="N", help="default: the environment's own, 15 for Procgen")
+    where = "NAME.mp4, NAME.gif, or a name without an ending for both (default: play in the run directory)"
+    add("--output", type=Path, metavar="NAME", help=where)
     return parser
 
 

@@ -20,19 +20,9 @@ def add_policy_flags(parser: Parser) -> None:
     add("policy", nargs="?", type=named_run, metavar="RUN_OR_FILE", help=where)
     add("--checkpoint", type=named_run, metavar="RUN_OR_FILE", help="the same as a flag")
     add("--env", metavar="ID", help="another environment than the one it was trained in")
-    add(
-        "--seed",
-        type=number_from(0, 2**63 - 1),
-        default=0,
-        metavar="N",
-        help="which episodes are played (default: %(default)s)",
-    )
+    add("--seed", type=number_from(0, 2**63 - 1), default=0, metavar="N", help="of the episodes (default: 0)")
     add("--deterministic", action="store_true", help="take the most likely action instead of drawing one")
-    add(
-        "--trust-checkpoint",
-        action="store_true",
-        help="let weights that another user wrote import their environment's modules and wrappers",
-    )
+    parser.add_trust_flag()
 
 
 def policy_from(arguments: argparse.Namespace, **evaluation: Any) -> LoadedPolicy:

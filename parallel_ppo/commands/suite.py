@@ -69,44 +69,25 @@ def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _parser() -> Parser:
-    parser = Parser(
-        description=(
-            "Train several games, settings and seeds, evaluate each run on its levels and on unseen ones, and"
-            " write one page\nof results. Flags after `--` go to the trainer."
-        ),
-        examples=EXAMPLES,
+    description = (
+        "Train several games, settings and seeds, evaluate each run on its levels and on unseen ones,\nand write"
+        " one page of results. Flags after `--` go to the trainer."
     )
+    parser = Parser(description=description, examples=EXAMPLES)
     add = parser.add_argument
     add("--games", help="games or environment ids, by commas; `all` for the 16 of Procgen")
     add("--seeds", help="seeds, by commas (default: 1)")
     add("--total-timesteps", type=whole_number, metavar="STEPS", help="of each run")
     add("--duration", type=hours, metavar="TIME", help="of each run: hours, or 90s, 5m (default: 1 hour)")
-    add(
-        "--setting",
-        action="append",
-        default=[],
-        metavar="NAME=FLAGS",
-        help="compare settings: a name and the trainer's flags for it (repeatable)",
-    )
-    add(
-        "--eval-episodes",
-        type=number_from(0),
-        metavar="N",
-        help="to evaluate each run with, on training and as many on unseen levels; 0 for none (default: 100)",
-    )
-    add(
-        "--at-once",
-        type=positive,
-        metavar="N",
-        help="runs at the same time, each on its share of the cores (default: as many as leave no core idle)",
-    )
+    settings = "compare settings: a name and the trainer's flags for it (repeatable)"
+    add("--setting", action="append", default=[], metavar="NAME=FLAGS", help=settings)
+    episodes = "to evaluate each run on training levels, and as many on unseen ones; 0: none (default: 100)"
+    add("--eval-episodes", type=number_from(0), metavar="N", help=episodes)
+    at_once = "runs at the same time, each on its share of the cores (default: as many as use all cores)"
+    add("--at-once", type=positive, metavar="N", help=at_once)
     add("--output-dir", metavar="DIR", help="where to write (default: the next free runs/suite-N)")
     add("--resume", metavar="DIR", help="go on with a suite that was stopped")
-    add(
-        "--trust-suite",
-        action="store_true",
-        help="resume a suite that another user wrote, with the trainer flags that it names",
-    )
+    add("--trust-suite", action="store_true", help="resume a suite of another user, with the flags it names")
     add_format_flag(parser)
     return parser
 

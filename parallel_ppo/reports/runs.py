@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from parallel_ppo.arguments import named_run
 from parallel_ppo.exits import InputError
 from parallel_ppo.printable import printable
 from parallel_ppo.settings.yaml_files import read_yaml
@@ -153,8 +154,8 @@ class Run:
 
 
 def load_run(directory: str | Path) -> Run:
-    """Load a run directory; a path to its metrics.jsonl will do as well."""
-    path = Path(directory)
+    """Load a run directory, by its path, its name in runs/ or its metrics.jsonl."""
+    path = named_run(str(directory))
     if path.name == METRICS:
         return load_log(path)
     if not path.exists():

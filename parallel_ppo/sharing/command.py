@@ -20,23 +20,13 @@ def export(argv: Sequence[str] | None = None) -> int:
 
 def _export(argv: Sequence[str] | None) -> int:
     parser = Parser(
-        description="Write a policy as one ONNX graph: normalisation, network and the most likely action.",
+        description="Write a policy as one ONNX graph: normalization, network and the most likely action.",
         examples=("-m parallel_ppo export runs/parallel-1 --output policy.onnx",),
     )
     add = parser.add_argument
     add("policy", type=named_run, metavar="RUN_OR_FILE", help=f"{WHERE}, or weights (.safetensors)")
-    add(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FILE",
-        help="where to write it: a name that ends in .onnx",
-    )
-    add(
-        "--trust-checkpoint",
-        action="store_true",
-        help="let weights that another user wrote import the modules they name",
-    )
+    add("--output", type=Path, required=True, metavar="FILE", help="a name that ends in .onnx")
+    parser.add_trust_flag()
     arguments = parser.parse_args(argv)
     if arguments.output.suffix != ".onnx" or arguments.output.is_dir():
         raise InputError(f"--output {arguments.output}: expected a file name that ends in .onnx")
@@ -61,10 +51,8 @@ def push(argv: Sequence[str] | None = None) -> int:
 
 def _push(argv: Sequence[str] | None) -> int:
     parser = Parser(
-        description=(
-            "Share a policy on the Hugging Face hub: weights, settings, evaluation, film, and the hash of"
-            " every\niteration, so that others can check it. Plays 100 episodes for the model card."
-        ),
+        description="Share a policy on the Hugging Face hub: weights, settings, evaluation, film, and the hash"
+        " of every\niteration, so that others can check it. Plays 100 episodes for the model card.",
         examples=(
             "-m parallel_ppo push runs/parallel-1 --repo user/ppo-cartpole",
             "-m parallel_ppo push runs/parallel-1/checkpoints/best --repo user/ppo-coinrun --dry-run shared",
@@ -74,20 +62,10 @@ def _push(argv: Sequence[str] | None) -> int:
     add("policy", type=named_run, metavar="RUN", help=WHERE)
     add("--repo", required=True, metavar="USER/NAME", help="where it goes; made if it does not exist")
     add("--private", action="store_true", help="make the repository private, if it is a new one")
-    add(
-        "--dry-run",
-        type=Path,
-        nargs="?",
-        const=Path(),
-        metavar="FOLDER",
-        help="write the folder and send nothing (default: shared in the run directory)",
-    )
+    dry = "write the folder and send nothing (default: shared in the run directory)"
+    add("--dry-run", type=Path, nargs="?", const=Path(), metavar="FOLDER", help=dry)
     add("--skip-play", action="store_true", help="without a film")
-    add(
-        "--trust-checkpoint",
-        action="store_true",
-        help="let weights that another user wrote import the modules they name",
-    )
+    parser.add_trust_flag()
     arguments = parser.parse_args(argv)
     from parallel_ppo.sharing import hub
 
@@ -104,18 +82,15 @@ def _push(argv: Sequence[str] | None) -> int:
     is_dry = arguments.dry_run is not None
     with contextlib.ExitStack() as stack:
         parent = source.root if is_dry else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        target = (
-            arguments.dry_run
-            if arguments.dry_run not in (None, Path())
-            else directory_for("shared", [parent])
-        )
+        is_named = arguments.dry_run not in (None, Path())
+        target = arguments.dry_run if is_named else directory_for("shared", [parent])
         folder.write(source, target, repo=place.repo, film=not arguments.skip_play, quiet=arguments.quiet)
-        said = f"{target}: holds what would be sent to {place}"
+        result = f"{target}: contains the files for {place}; nothing was sent"
         if not is_dry:
             message = f"{source.settings.env.id}, {source.policy.weights.env_steps:,} steps"
-            said = f"sent: {hub.upload(target, place.repo, private=arguments.private, message=message)}"
+            result = f"sent: {hub.upload(target, place.repo, private=arguments.private, message=message)}"
     if not arguments.quiet:
-        print(printable(said))
+        print(printable(result))
     return ExitCode.DONE
 
 
@@ -125,11 +100,8 @@ def verify(argv: Sequence[str] | None = None) -> int:
 
 def _verify(argv: Sequence[str] | None) -> int:
     parser = Parser(
-        description=(
-            "Train a shared policy again and compare the hash of every iteration. Exit codes: 0 the same, 1"
-            " different,\n2 the folder cannot be used, 8 not comparable (another CPU model or library"
-            " version)."
-        ),
+        description="Train a shared policy again and compare the hash of every iteration.\nExit codes: 0 the"
+        " same, 1 different, 2 damaged folder, 8 not comparable (another CPU model or library version).",
         examples=(
             "-m parallel_ppo verify shared --iterations 10",
             "-m parallel_ppo verify hub:user/ppo-cartpole@main",
@@ -137,17 +109,8 @@ def _verify(argv: Sequence[str] | None) -> int:
     )
     add = parser.add_argument
     add("folder", metavar="FOLDER", help="what `push` wrote, or hub:user/name@revision")
-    add(
-        "--iterations",
-        type=positive,
-        metavar="N",
-        help="how many to train (default: 10, or all if there are fewer)",
-    )
-    add(
-        "--trust-checkpoint",
-        action="store_true",
-        help="let it import the environment and network that it names",
-    )
+    add("--iterations", type=positive, metavar="N", help="how many to train (default: 10, or all if fewer)")
+    parser.add_trust_flag()
     arguments = parser.parse_args(argv)
     set_thread_variables()
     from parallel_ppo.machine.signals import Signals

@@ -257,3 +257,9 @@ def test_seeds_become_a_group_and_other_settings_do_not(tmp_path):
     members.append(load_run(copy_run(tmp_path / "again", seed=1)))
     members.append(load_run(copy_run(tmp_path / "curious", seed=5, curiosity__kind="rnd")))
     assert [len(group.runs) for group in group_seeds(members)] == [3, 1, 1, 1]
+
+
+def test_a_run_may_be_named_by_its_name_in_runs(tmp_path, monkeypatch):
+    copy_run(tmp_path / "runs" / "mine", iterations=5)
+    monkeypatch.chdir(tmp_path)
+    assert load_run("mine").path == load_run("runs/mine").path
