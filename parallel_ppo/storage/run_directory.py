@@ -56,7 +56,7 @@ class RunDirectory:
             belongs = False
         if not belongs:
             raise InputError(
-                f"{root / 'run.json'}: names checkpoints in {elsewhere}, whose {OWNER} does not name this run"
+                f"{root / 'run.json'}: names checkpoints in {elsewhere[:200]!r}, whose {OWNER} does not name this run"
             )
         return cls(root, Path(elsewhere), is_new=False)
 

@@ -183,7 +183,7 @@ def test_a_link_to_another_run_does_not_lead_results_there(tmp_path: Path) -> No
     for run in runs:
         write_weights(run / "checkpoints" / "step_100" / "policy.safetensors", settings)
     victim = runs[1] / "checkpoints" / "step_100"
-    for name in ("latest", "step_300"):
+    for name in ("step_300", "latest"):
         (runs[0] / "checkpoints" / name).symlink_to(victim)
         loaded, _ = policy_files.load(runs[0])
         assert policy_files.run_root(loaded.path) == runs[0]

@@ -57,9 +57,11 @@ def test_checkpoints_elsewhere_must_belong_to_the_run(tmp_path):
     stranger = tmp_path / "stranger"
     stranger.mkdir()
     (stranger / "config.yaml").write_text("")
-    (stranger / "run.json").write_text(json.dumps({"checkpoints": str(tmp_path / "weights")}))
-    with pytest.raises(InputError, match="does not name this run"):
-        RunDirectory.existing(stranger)
+    for elsewhere in (str(tmp_path / "weights"), "two\nlines", "\ud800", "x" * 5000):
+        (stranger / "run.json").write_text(json.dumps({"checkpoints": elsewhere}))
+        with pytest.raises(InputError, match="does not name this run") as caught:
+            RunDirectory.existing(stranger)
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"sessions": 3}', "[" * 100_000, '{"checkpoints": 7}'])
