@@ -157,12 +157,6 @@ def with_next_level(state: bytes, level: int) -> bytes:
     return state[:offset] + BOUNDS.pack(level, level + 1) + state[offset + BOUNDS.size :]
 
 
-def level_bounds(state: bytes) -> tuple[int, int]:
-    """The first level and the end (exclusive)."""
-    first, end = BOUNDS.unpack_from(state, _bounds_offset(state))
-    return first, end
-
-
 def _bounds_offset(state: bytes) -> int:
     (name_length,) = INTEGER.unpack_from(state, INTEGER.size)
     return 2 * INTEGER.size + name_length + (NUM_OPTIONS + 1) * INTEGER.size

@@ -24,7 +24,7 @@ from parallel_ppo.keyed import integer_seed
 from parallel_ppo.machine.signals import TimeUp, time_limit
 from parallel_ppo.printable import one_line
 
-FOREIGN = (str(Path(__file__).resolve().parents[1]), sysconfig.get_paths()["stdlib"])
+FOREIGN = (str(Path(__file__).resolve().parents[1]), sysconfig.get_paths()["stdlib"], "<")  # not user code
 MAX_REPLAY = 10_000
 CLOSE_PATIENCE = 3.0  # seconds; the replay check closes several environments within 10
 LARGEST = float(np.finfo(np.float32).max)
@@ -210,13 +210,9 @@ class Single:
 def _place(error: BaseException) -> str:
     """The last line of the user's own code, or else of any code but ours, such as " (game.py line 3)"."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename != __file__]
-    own = [frame for frame in frames if not _is_foreign(frame.filename)]
+    own = [f for f in frames if not f.filename.startswith(FOREIGN) and "site-packages" not in f.filename]
     frames = own or frames
     return f" ({frames[-1].filename.rpartition('/')[2]} line {frames[-1].lineno})" if frames else ""
-
-
-def _is_foreign(filename: str) -> bool:
-    return filename.startswith((*FOREIGN, "<")) or "site-packages" in filename
 
 
 def _too_large(value: float) -> str:

@@ -66,15 +66,12 @@ def initialize(policy: Policy, flat: Tensor, seed: int) -> None:
         if name in own:
             view.copy_(own[name])
         elif policy.draws_by_fan_in(name):
-            bound = 1 / math.sqrt(_fan_in(policy, name.replace("bias", "weight")))
+            fan_in = policy.get_parameter(name.replace("bias", "weight"))[0].numel()
+            bound = 1 / math.sqrt(fan_in)
             view.copy_(torch.from_numpy(draws.uniform(-bound, bound, view.shape).astype(np.float32)))
         elif name.endswith("weight"):
             gain = HEAD_GAINS.get(name, math.sqrt(2))
             view.copy_(torch.from_numpy(orthogonal(tuple(view.shape), gain, draws)))
-
-
-def _fan_in(policy: Policy, name: str) -> int:
-    return policy.get_parameter(name)[0].numel()
 
 
 def orthogonal(shape: tuple[int, ...], gain: float, draws: np.random.Generator) -> np.ndarray:

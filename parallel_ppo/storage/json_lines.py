@@ -40,7 +40,7 @@ def read_lines(path: Path, *, start: int = 0) -> Iterator[Line]:
                     last = file.readline(MAX_LINE_BYTES)
                     if file.tell() - began > MAX_SKIPPED_BYTES:  # a sparse file is one endless line
                         raise Damaged(f"{path} has a line of over {MAX_SKIPPED_BYTES:,} bytes")
-                record = _parsed(data) if last is data else None
+                record = parsed(data) if last is data else None
                 yield Line(number, file.tell(), data, record, last.endswith(b"\n"))
     except Damaged as problem:
         raise InputError(f"{problem}; expected a file of JSON lines") from None
@@ -51,7 +51,8 @@ def read_records(path: Path) -> Iterator[Record]:
     return (line.record for line in read_lines(path) if line.is_whole and line.record is not None)
 
 
-def _parsed(data: bytes) -> Record | None:
+def parsed(data: bytes) -> Record | None:
+    """A JSON object, or None."""
     try:
         record = json.loads(data)
     except (ValueError, RecursionError):

@@ -13,6 +13,7 @@ from typing import Any
 from parallel_ppo.arguments import next_free
 from parallel_ppo.exits import InputError, StorageError
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
+from parallel_ppo.storage.json_lines import parsed
 from parallel_ppo.version import VERSION
 
 MARKS = ("run.json", "config.yaml", "metrics.jsonl", "episodes.jsonl", "summary.json")
@@ -216,10 +217,9 @@ class ForeignDirectory(RunDirectory):
 def _read_json(path: Path) -> dict[str, Any]:
     """The content of a file, or {} if it cannot be read, because a run can be resumed without it."""
     try:
-        content = json.loads(read_regular(path, MAX_RUN_JSON))
-    except (Damaged, ValueError, RecursionError):
+        return parsed(read_regular(path, MAX_RUN_JSON)) or {}
+    except Damaged:
         return {}
-    return content if isinstance(content, dict) else {}
 
 
 def _check_writable(path: Path) -> None:

@@ -4,11 +4,15 @@ import numpy as np
 import pytest
 
 from parallel_ppo.envs.families import make_slice
-from parallel_ppo.envs.procgen import level_bounds
+from parallel_ppo.envs.procgen import BOUNDS, _bounds_offset
 from tests.conftest import small_settings
 
 pytestmark = pytest.mark.procgen
 CHOSEN = {0: 77, 3: 5, 5: 123_456_789}
+
+
+def level_bounds(state: bytes) -> tuple[int, ...]:
+    return BOUNDS.unpack_from(state, _bounds_offset(state))
 
 
 @pytest.mark.parametrize("game", ["coinrun", "starpilot", "bigfish", "chaser"])
