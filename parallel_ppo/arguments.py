@@ -151,9 +151,9 @@ def number(text: str) -> float:
     return float(text)
 
 
-@expecting("a whole number, or auto")
+@expecting("a whole number from 1 on, or auto")
 def number_or_auto(text: str) -> int | str:
-    return text if text == "auto" else whole_number(text)
+    return text if text == "auto" else positive(text)
 
 
 class UnitlessHours(float):

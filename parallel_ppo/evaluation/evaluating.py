@@ -8,7 +8,6 @@ import numpy as np
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy
 from parallel_ppo.evaluation.progress import progress
 from parallel_ppo.evaluation.report import Report, gap_report, part_report
-from parallel_ppo.exits import InputError
 from parallel_ppo.features.observations import ObservationState
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import read_machine
@@ -33,15 +32,12 @@ def play_on_workers(
     settings = settings.changed("parallel", max_restarts=2, hang_timeout=PATIENCE)
     total = len(level_sets) * settings.evaluation.num_episodes
     tasks = len(level_sets) * num_slices(settings.evaluation.num_episodes)
-    try:
-        placement = plan_placement(
-            read_machine(),
-            num_workers=None if isinstance(workers, str) else min(workers, tasks),
-            pinning="none",
-            max_useful=tasks,
-        )
-    except ValueError as error:
-        raise InputError(str(error)) from None
+    placement = plan_placement(
+        read_machine(),
+        num_workers=None if isinstance(workers, str) else min(workers, tasks),
+        pinning="none",
+        max_useful=tasks,
+    )
     with contextlib.ExitStack() as stack:
         fork_server = ForkServer(settings, policy.spec)
         stack.callback(fork_server.close)

@@ -29,12 +29,12 @@ FAST = [
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["--num-workers", "0"], "--num-workers: got 0"),
+        (["--num-workers", "0"], "--num-workers 0: expected a whole number from 1"),
         (["--env", "coinrum"], "did you mean 'coinrun'?"),
         (["--num-envs", "32", "--n-steps", "256", "--batch-size", "1000"],
         "1000 does not divide 32 environments x 256 steps = 8192"),
         (["--config", "nowhere.yaml"], "nowhere.yaml: no such configuration file"),
-        (["--num-workers", "many"], "--num-workers many: expected a whole number, or auto"),
+        (["--num-workers", "many"], "--num-workers many: expected a whole number from 1"),
         (["--learning-rate", "fast"], "--learning-rate fast: expected a number such as"),
         (["--n-stepz", "5"], "--n-stepz: no such flag; did you mean --n-steps?"),
         (["--seed"], "--seed: expected a value"),

@@ -128,7 +128,7 @@ WRONG = {
     "no environment": (["--env", "coinrum"], "did you mean"),
     "no episodes": (["--num-episodes", "0"], "--num-episodes 0: expected a whole number from 1 to 10000"),
     "too many": (["--num-episodes", "1e6"], "--num-episodes 1e6: expected a whole number from 1 to 10000"),
-    "no workers": (["--num-workers", "0"], "num_workers is 0"),
+    "no workers": (["--num-workers", "0"], "--num-workers 0: expected a whole number from 1 on, or auto"),
     "seed": (["--seed", "-1"], "--seed -1: expected a whole number from 0"),
     "twice": (["runs/another"], "the policy is given twice"),
     "output": (["--output", "result.txt"], "ends in .json"),
