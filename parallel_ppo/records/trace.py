@@ -1,7 +1,6 @@
-"""A run as a picture: every phase and every wait of coordinator and workers in the Chrome trace format
-(ui.perfetto.dev opens it).
+"""Every phase and every wait of coordinator and workers in the Chrome trace format; ui.perfetto.dev shows it.
 
-The file is valid JSON after every write, so it can be read whatever ends the run.
+The file is valid JSON after every write, however the run ends.
 """
 
 import contextlib
@@ -9,7 +8,7 @@ import json
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.records.timeline import DELEGATED, Phase
@@ -23,21 +22,7 @@ COORDINATOR = 0  # the track; worker n is on track n + 1
 Event = dict[str, Any]
 
 
-class Trace(Protocol):
-    def add(self, phases: list[Phase], spans: list[Span]) -> None: ...
-
-    def close(self) -> None: ...
-
-
-class NoTrace:
-    def add(self, phases: list[Phase], spans: list[Span]) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-class ChromeTrace:
+class Trace:
     def __init__(
         self,
         path: Path,
@@ -47,7 +32,7 @@ class ChromeTrace:
         warn: Callable[[str], None],
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        """`origin` is the moment that the picture shows as zero."""
+        """`origin` is the zero of the time axis."""
         self.path, self.origin, self.warn, self.max_bytes = path, origin, warn, max_bytes
         self.last_end: dict[int, float] = {}
         self.descriptor: int | None = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
@@ -58,7 +43,7 @@ class ChromeTrace:
         self._write(event for track, name in enumerate(names) for event in _named(track, name))
 
     def add(self, phases: list[Phase], spans: list[Span]) -> None:
-        """What has ended since the last call."""
+        """Phases and spans that ended since the last call."""
         self._write(self._events(phases, spans))
 
     def close(self) -> None:
@@ -84,7 +69,7 @@ class ChromeTrace:
             }
 
     def _complete(self, track: int, name: str, kind: str, started: float, ended: float) -> Event:
-        """Microseconds; both ends are rounded, so that neighbours still touch and nothing overlaps."""
+        """Microseconds. Both ends are rounded, so that neighbors touch and never overlap."""
         first, last = (round((moment - self.origin) * 1e6) for moment in (started, ended))
         return {
             "ph": "X",
@@ -119,7 +104,7 @@ class ChromeTrace:
         self.end, self.is_empty = self.end + len(data), False
 
     def _mend(self) -> None:
-        """Back to the last whole write; its space is already ours."""
+        """Back to the last whole write, whose space is already allocated."""
         assert self.descriptor is not None
         with contextlib.suppress(OSError):
             os.pwrite(self.descriptor, TAIL.encode(), self.end)

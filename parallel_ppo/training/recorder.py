@@ -16,8 +16,13 @@ from parallel_ppo.features.episodes import RECENT
 from parallel_ppo.memory.snapshots import Snapshot
 from parallel_ppo.policies.parameters import sha256, views
 from parallel_ppo.records.metrics import JsonlLog, Record, ResourceMeter, TensorBoardLog
-from parallel_ppo.records.shares import idle_shares, phase_shares
-from parallel_ppo.records.timeline import Timeline, process_started, seconds_alone
+from parallel_ppo.records.timeline import (
+    Timeline,
+    idle_shares,
+    phase_shares,
+    process_started,
+    seconds_alone,
+)
 from parallel_ppo.records.trace import Trace
 from parallel_ppo.records.trackers import Trackers
 from parallel_ppo.settings.learning import learning_settings
@@ -33,7 +38,7 @@ MAX_LOG_FAILURES = 100  # consecutive iterations with records that could only be
 
 
 class Recorder:
-    def __init__(self, run: Run, trace: Trace, callbacks: Callable[[Record], None]) -> None:
+    def __init__(self, run: Run, trace: Trace | None, callbacks: Callable[[Record], None]) -> None:
         self.run, self.settings, self.spec, self.policy = run, run.settings, run.plan.spec, run.policy
         self.directory, self.display, self.cluster = run.plan.directory, run.display, run.cluster
         self.trace, self.timeline, self.tally = trace, Timeline(), Tally()
@@ -83,6 +88,7 @@ class Recorder:
         self.meter.sample(now, pool.pids)
         seconds_evaluated = finished.evaluation.get("t_eval", 0.0)
         t_iter, t_rollout = now - finished.began - seconds_evaluated, finished.collected - finished.began
+        t_learn = finished.learned - finished.collected
         busy = sum(span.seconds for span in finished.spans) / pool.num_workers
         record: Record = {
             "iteration": counters.iteration,
@@ -95,12 +101,12 @@ class Recorder:
             "rollout_fps": steps / t_rollout,
             "t_iter": t_iter,
             "t_rollout": t_rollout,
-            "t_learn": finished.learned - finished.collected,
+            "t_learn": t_learn,
             **sync_columns(finished.nodes),
             "t_coordinator": seconds_alone(updating) + now - finished.learned - seconds_evaluated,
             "idle_share": max(0.0, 1 - busy / t_iter),
             **phase_shares(updating, t_rollout=t_rollout, t_iter=t_iter),
-            **idle_shares(finished, pool.num_workers),
+            **idle_shares(finished.spans, pool.num_workers, collect=t_rollout, update=t_learn),
             **finished.columns,
             **finished.evaluation,
             "episode_return_mean": _mean(state.episodes.recent_returns),
@@ -115,7 +121,8 @@ class Recorder:
         self._write(record, [episode.as_dict() for episode in finished.episodes])
         self.trackers.report()
         self.tally.add(record)
-        self.trace.add(phases, finished.spans)
+        if self.trace:
+            self.trace.add(phases, finished.spans)
         self.display.show(record)
         self.callbacks(record)
 
@@ -240,8 +247,9 @@ class Recorder:
 
     def close(self) -> None:
         self.timeline.leave()
-        self.trace.add(self.timeline.take(), [])
-        self.trace.close()
+        if self.trace:
+            self.trace.add(self.timeline.take(), [])
+            self.trace.close()
         self.metrics.close()
         self.episodes.close()
         self.trackers.close()

@@ -31,7 +31,7 @@ from parallel_ppo.policies.policy import Policy
 from parallel_ppo.printable import count
 from parallel_ppo.records.display import Clock, Display, duration_text, make_log
 from parallel_ppo.records.timeline import Phase, process_started
-from parallel_ppo.records.trace import ChromeTrace, NoTrace, Trace
+from parallel_ppo.records.trace import Trace
 from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.kinds import is_own
 from parallel_ppo.settings.learning import learning_settings
@@ -361,17 +361,17 @@ def next_trace(root: Path) -> Path:
     return next(name for name in names if not name.exists())
 
 
-def _open_trace(run: Run) -> Trace:
+def _open_trace(run: Run) -> Trace | None:
     plan, pool, display = run.plan, run.pool, run.display
     if plan.trace is None:
-        return NoTrace()
+        return None
     began, now = process_started(), time.monotonic()
     path = next_trace(plan.directory.root) if plan.trace == Path() else plan.trace
     try:
-        trace = ChromeTrace(path, origin=began, num_workers=pool.num_workers, warn=display.warn)
+        trace = Trace(path, origin=began, num_workers=pool.num_workers, warn=display.warn)
     except OSError as error:
         display.warn(f"{path}: cannot be written ({error.strerror}); the run goes on without a trace")
-        return NoTrace()
+        return None
     trace.add([Phase("start-up", began, now)], [])
     return trace
 

@@ -8,7 +8,7 @@ import pytest
 from benchmarks.cluster import idle_by_phase
 from parallel_ppo.exits import InputError
 from parallel_ppo.records.timeline import Phase
-from parallel_ppo.records.trace import ChromeTrace, read_events
+from parallel_ppo.records.trace import Trace, read_events
 from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Microbatch, Span, Task
 
 
@@ -16,7 +16,7 @@ def write_trace(path: Path, *, lag: bool) -> Path:
     """Four iterations of 10 s on two workers: collect 4, gradients 4, exchange 2. With a lag the first
     worker collects all along.
     """
-    trace = ChromeTrace(path, origin=0.0, num_workers=2, warn=pytest.fail)
+    trace = Trace(path, origin=0.0, num_workers=2, warn=pytest.fail)
     for iteration in range(4):
         at = 10.0 * iteration
         phases = [Phase("collect", at, at + 4), Phase("gradients", at + 4, at + 8)]

@@ -12,29 +12,30 @@ import pytest
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.records import timeline
-from parallel_ppo.records.shares import idle_shares, phase_shares
-from parallel_ppo.records.timeline import Phase, Timeline, process_started, seconds_alone
-from parallel_ppo.records.trace import ChromeTrace
+from parallel_ppo.records.timeline import (
+    Phase,
+    Timeline,
+    idle_shares,
+    phase_shares,
+    process_started,
+    seconds_alone,
+)
+from parallel_ppo.records.trace import Trace
 from parallel_ppo.training import planning, session
-from parallel_ppo.training.recorder import Iteration
 from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Microbatch, Span, Task
 
 ROOT = Path(__file__).resolve().parents[2]
 MICROBATCH = Task(GRADIENT, 0, 0, Microbatch(0, 3))
 
 
-def made_up_iteration() -> Iteration:
-    """Two workers: ten seconds of collection, ten of update; the second worker does less."""
-    spans = [
-        Span(0, Task(COLLECT, 0, 0), 100.0, 110.0),
-        Span(1, Task(COLLECT, 1, 0), 100.0, 108.0),
-        Span(0, MICROBATCH, 111.0, 119.0),
-        Span(1, MICROBATCH._replace(number=1), 111.0, 116.0),
-        Span(0, Task("sum", 0, 0, Microbatch(0, 3)), 119.0, 120.0),
-    ]
-    return Iteration([], {}, {}, 100.0, 110.0, 120.0, spans, [])
-
-
+# Two workers: ten seconds of collection, ten of update; the second worker does less.
+SPANS = [
+    Span(0, Task(COLLECT, 0, 0), 100.0, 110.0),
+    Span(1, Task(COLLECT, 1, 0), 100.0, 108.0),
+    Span(0, MICROBATCH, 111.0, 119.0),
+    Span(1, MICROBATCH._replace(number=1), 111.0, 116.0),
+    Span(0, Task("sum", 0, 0, Microbatch(0, 3)), 119.0, 120.0),
+]
 PHASES = [
     Phase("advantages", 110.0, 111.0),
     Phase("gradients", 111.0, 119.0),
@@ -60,7 +61,7 @@ def test_this_process_began_in_the_past() -> None:
 
 
 def test_idle_shares_of_collection_and_update_are_separate() -> None:
-    shares = idle_shares(made_up_iteration(), 2)
+    shares = idle_shares(SPANS, 2, collect=10.0, update=10.0)
     assert shares["idle_collect"] == pytest.approx(0.1)
     assert shares["idle_collect_worst"] == pytest.approx(0.2)
     assert shares["idle_update"] == pytest.approx(1 - (9 + 5) / 20)
@@ -69,7 +70,7 @@ def test_idle_shares_of_collection_and_update_are_separate() -> None:
 
 
 def test_a_worker_that_did_nothing_is_idle() -> None:
-    assert idle_shares(made_up_iteration(), 3)["idle_collect_worst"] == 1.0
+    assert idle_shares(SPANS, 3, collect=10.0, update=10.0)["idle_collect_worst"] == 1.0
 
 
 def test_phase_shares_are_one_in_sum() -> None:
@@ -92,13 +93,13 @@ def read_events(path: Path) -> list[dict]:
     return json.loads(path.read_text())["traceEvents"]
 
 
-def make_trace(path: Path, warnings: list[str], **options: int) -> ChromeTrace:
-    return ChromeTrace(path, origin=100.0, num_workers=2, warn=warnings.append, **options)
+def make_trace(path: Path, warnings: list[str], **options: int) -> Trace:
+    return Trace(path, origin=100.0, num_workers=2, warn=warnings.append, **options)
 
 
 def test_every_phase_and_wait_is_in_the_trace(tmp_path: Path) -> None:
-    trace, iteration = make_trace(tmp_path / "t.json", []), made_up_iteration()
-    trace.add(PHASES, iteration.spans)
+    trace = make_trace(tmp_path / "t.json", [])
+    trace.add(PHASES, SPANS)
     events = [event for event in read_events(tmp_path / "t.json") if event["ph"] == "X"]  # not yet closed
     second = [(event["name"], event["ts"], event["dur"]) for event in events if event["tid"] == 2]
     assert second == [
@@ -119,9 +120,9 @@ def test_every_phase_and_wait_is_in_the_trace(tmp_path: Path) -> None:
 
 def test_a_full_trace_stays_valid_and_says_so_once(tmp_path: Path) -> None:
     warnings: list[str] = []
-    trace, iteration = make_trace(tmp_path / "t.json", warnings, max_bytes=3000), made_up_iteration()
+    trace = make_trace(tmp_path / "t.json", warnings, max_bytes=3000)
     for _ in range(20):
-        trace.add(PHASES, iteration.spans)
+        trace.add(PHASES, SPANS)
     assert read_events(tmp_path / "t.json")
     assert (tmp_path / "t.json").stat().st_size < 3100
     assert len(warnings) == 1 and "full" in warnings[0]
@@ -130,13 +131,13 @@ def test_a_full_trace_stays_valid_and_says_so_once(tmp_path: Path) -> None:
 def test_a_failing_disk_ends_the_trace_not_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     warnings: list[str] = []
     trace, second = (make_trace(tmp_path / name, warnings) for name in ("t.json", "second.json"))
-    iteration, whole = made_up_iteration(), os.pwrite
+    whole = os.pwrite
 
     def torn(descriptor: int, data: bytes, offset: int) -> int:
         return whole(descriptor, data[:50], offset)
 
     monkeypatch.setattr(os, "pwrite", torn)
-    trace.add(PHASES, iteration.spans)
+    trace.add(PHASES, SPANS)
     assert len(read_events(tmp_path / "t.json")) == 6  # the names of three tracks
     assert len(warnings) == 1 and "disk is full" in warnings[0]
 
@@ -144,7 +145,7 @@ def test_a_failing_disk_ends_the_trace_not_the_run(tmp_path: Path, monkeypatch: 
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr(os, "pwrite", broken)
-    second.add(PHASES, iteration.spans)
+    second.add(PHASES, SPANS)
     assert len(warnings) == 2 and "goes on without a trace" in warnings[1]
 
 
