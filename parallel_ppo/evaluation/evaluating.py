@@ -1,4 +1,4 @@
-"""Episodes of a loaded policy, played by worker processes, and what they say of it."""
+"""Plays episodes of a loaded policy with worker processes, and reports them."""
 
 import contextlib
 import sys
@@ -26,7 +26,7 @@ PATIENCE = 3600.0  # seconds for one slice; environments without an end are cut 
 def play_on_workers(
     policy: LoadedPolicy, level_sets: list[str], workers: int | str, quiet: bool
 ) -> dict[str, list[Played]]:
-    """A pool whose rollout is as small as possible, and which is asked for nothing but evaluation."""
+    """On a pool with the smallest possible rollout, which only evaluates."""
     settings = policy.settings.changed("env", num_envs=SLOTS, slice_envs=SLOTS)
     settings = settings.changed("training", n_steps=1, batch_size=SLOTS, lane_samples=None)
     settings = settings.changed("parallel", max_restarts=2, hang_timeout=PATIENCE)

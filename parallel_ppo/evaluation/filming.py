@@ -1,4 +1,4 @@
-"""A policy filmed while it plays: the first episodes that `evaluate.py` plays with the same seed."""
+"""Films a policy: the first episodes that `evaluate.py` plays with the same seed."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,7 +21,7 @@ from parallel_ppo.workers.playing import SLOTS, Moment, Played, level_set_settin
 
 
 class Camera(NamedTuple):
-    """A policy in environments that can be seen."""
+    """A policy, and environments that render."""
 
     settings: Settings
     env: SliceEnv
@@ -40,9 +40,7 @@ def check_camera(
     fps: int | None = None,
     levels: Sequence[int] = (),
 ) -> Camera:
-    """Everything that could be wrong with rendering is found out here. `levels`: one for each tile, in
-    turn.
-    """
+    """Finds problems with rendering before the film starts. `levels`: one for each tile, in turn."""
     torch.set_num_threads(1)  # as in a worker: the same arithmetic, the same episodes
     columns, rows = grid
     num_envs = columns * rows if levels else max(SLOTS, columns * rows)
@@ -83,7 +81,7 @@ def film(camera: Camera, finished: list[Played]) -> Iterator[Image.Image]:
 
 
 def _advance(tiles: list[video.Tile], levels: list[int | None], moment: Moment, env: SliceEnv) -> None:
-    """An environment that ended shows its next episode already: its tile keeps the last picture."""
+    """An environment that ended already shows its next episode, so its tile keeps the last picture."""
     for index, (tile, view) in enumerate(zip(tiles, env.views(), strict=True)):
         if tile.is_over:
             continue

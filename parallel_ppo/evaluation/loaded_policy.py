@@ -1,4 +1,4 @@
-"""A trained policy, loaded with an environment it can be watched in."""
+"""A trained policy, loaded with an environment to play in."""
 
 import sys
 from pathlib import Path
@@ -32,9 +32,7 @@ def load_policy(
     trust: bool = False,
     **evaluation: Any,
 ) -> LoadedPolicy:
-    """Everything that can be wrong with the policy or its environment is told here. `evaluation`: further
-    settings of it.
-    """
+    """Reports every problem with the policy or its environment. `evaluation`: settings of that section."""
     weights, lines = policy_files.load(checkpoint, trust=trust)
     for line in lines:
         print(printable(line), file=sys.stderr)
@@ -47,7 +45,7 @@ def load_policy(
 
 
 def usable_kernels(settings: Settings, spec: EnvSpec) -> Settings:
-    """A policy that was trained on our own kernels can be looked at where they do not run."""
+    """A policy that was trained with native kernels also plays on machines that cannot run them."""
     training = settings.training
     if training.kernels != "native":
         return settings
@@ -63,7 +61,7 @@ def usable_kernels(settings: Settings, spec: EnvSpec) -> Settings:
 
 
 def chosen_env(saved: EnvSettings, env_id: str | None) -> EnvSettings:
-    """Options are kept where another environment of the same family understands them."""
+    """Keeps the options if both environments belong to one family."""
     if env_id is None:
         return saved
     name, family = canonical(env_id), family_of(env_id)

@@ -1,6 +1,6 @@
-"""The weights of a policy, found and loaded for use outside their run. Loading executes nothing, and
-nothing is taken on trust: names, shapes and types must be those of the network that the file's own
-settings describe.
+"""Finds and loads the weights of a policy outside their run.
+
+Loading executes no code. Names, shapes and types must fit the network that the file's settings describe.
 """
 
 import hashlib
@@ -35,11 +35,11 @@ FORMAT = "parallel_ppo policy 1"
 PICKLES = (".pt", ".pth", ".pkl", ".ckpt")
 PROVENANCE = "provenance.json"  # beside weights that were shared: what they must be
 MAX_BYTES, MAX_PROVENANCE = 1 << 30, 1 << 20
-NORMALISER = ("count", "mean", "squares")
+NORMALIZER = ("count", "mean", "squares")
 
 
 class Weights(NamedTuple):
-    """A file that was read and whose description makes sense; the arrays are checked by `fill`."""
+    """A file with a valid description. `fill` checks the arrays."""
 
     path: Path
     settings: Settings
@@ -61,7 +61,7 @@ class Filled(NamedTuple):
 
 
 def candidates(path: Path) -> tuple[list[Path], str | None]:
-    """Files to try in order of preference, and a line for the user when the name was not taken literally."""
+    """Files to try in order of preference, and a note if the given name is not used."""
     if path.suffix in PICKLES:
         beside = path.with_suffix(".safetensors")
         if beside.is_file():
@@ -81,7 +81,7 @@ def candidates(path: Path) -> tuple[list[Path], str | None]:
 
 
 def _in_directory(path: Path) -> list[Path]:
-    """`latest` is where the run stands; older checkpoints follow, then final weights that were kept alone."""
+    """`latest`, then older checkpoints, then final weights without a checkpoint."""
     if (path / POLICY).is_file():
         return [path / POLICY]
     where = path
@@ -105,7 +105,7 @@ def _in_directory(path: Path) -> list[Path]:
 
 
 def run_root(path: Path) -> Path:
-    """Where results about these weights belong: their run directory, or the folder that holds the file."""
+    """The run directory of these weights, or the folder of the file."""
     folder = path.parent.parent if path.name == POLICY else path.parent
     return folder.parent if folder.name == "checkpoints" else folder
 
@@ -114,7 +114,7 @@ def run_root(path: Path) -> Path:
 
 
 def load(path: Path, *, trust: bool = False) -> tuple[Weights, list[str]]:
-    """The first candidate that is whole, and lines the user should see about how it was chosen."""
+    """The first undamaged candidate, and notes for the user about the choice."""
     files, note = candidates(path)
     lines = [note] if note else []
     problems: list[str] = []
@@ -128,7 +128,7 @@ def load(path: Path, *, trust: bool = False) -> tuple[Weights, list[str]]:
 
 
 def read(file: Path, *, trust: bool = False) -> Weights:
-    """Damaged: this file cannot be used. InputError: it can, but not without the user."""
+    """Raises Damaged if the file cannot be used, and InputError if the user has to decide."""
     data = _read_bytes(file)
     arrays = parse_arrays(data, str(file))
     metadata = metadata_of(data, str(file))
@@ -174,7 +174,7 @@ def _check_shared(file: Path, data: bytes) -> None:
 
 
 def _spec(values: Any) -> EnvSpec:
-    """Networks are made for these shapes, so they must be those that an environment can have."""
+    """Refuses shapes that no environment can have, before a network is made for them."""
     spec = EnvSpec.from_json(values)
     shape, action = spec.observation_shape, spec.action
     sizes = [*shape, *action.sizes, *(size for part in spec.parts for size in part.shape)]
@@ -202,7 +202,7 @@ def _spec(values: Any) -> EnvSpec:
 
 
 def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:
-    """Puts the arrays where a policy for `spec` reads them; the first misfit is one line."""
+    """Copies the arrays into a flat vector for `spec`. Reports the first one that does not fit."""
     file, arrays = weights.path, weights.arrays
     if _interface(spec) != _interface(weights.spec):
         raise InputError(
@@ -212,24 +212,24 @@ def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:
     with torch.device("meta"):  # the size of the network is known before memory is spent on it
         policy = Policy(settings, spec)
     expected = {name: tuple(parameter.shape) for name, parameter in policy.named_parameters()}
-    normaliser = {}
+    normalizer = {}
     if settings.training.normalize_observations:
         shapes = {"count": (), "mean": spec.vector_shape, "squares": spec.vector_shape}
-        normaliser = {f"observations.{key}": shapes[key] for key in NORMALISER}
+        normalizer = {f"observations.{key}": shapes[key] for key in NORMALIZER}
     _compare(file, arrays, expected, np.float32)
-    _compare(file, arrays, normaliser, np.float64)
+    _compare(file, arrays, normalizer, np.float64)
     for name in arrays:
-        if name not in expected and name not in normaliser:
+        if name not in expected and name not in normalizer:
             raise InputError(f"{file}: holds {name}, which its network does not have")
     flat = torch.zeros(num_flat(policy))
     for name, view in views(policy, flat).items():
         view.copy_(torch.from_numpy(arrays[name]))
-    mean, scale = _normaliser(arrays, spec) if normaliser else (np.float32(0), np.float32(1))
+    mean, scale = _normalizer(arrays, spec) if normalizer else (np.float32(0), np.float32(1))
     return Filled(flat.numpy(), np.asarray(mean), np.asarray(scale), sha256(policy, flat))
 
 
 def make_actor(settings: Settings, spec: EnvSpec, filled: Filled) -> Actor:
-    """The policy as it was saved, with its frozen normaliser, ready to act."""
+    """The saved policy with its frozen normalizer, ready to act."""
     arrays = filled.parameters, filled.observation_mean, filled.observation_scale
     actor = Actor(settings, spec, *map(torch.from_numpy, arrays))
     actor.refresh()
@@ -237,7 +237,7 @@ def make_actor(settings: Settings, spec: EnvSpec, filled: Filled) -> Actor:
 
 
 def _interface(spec: EnvSpec) -> tuple:
-    """What a network sees of its environment."""
+    """The part of a specification that a network depends on."""
     return spec.observation_shape, spec.observation_dtype, spec.parts, spec.action.kind, spec.action.sizes
 
 
@@ -263,9 +263,9 @@ def _compare(
             raise InputError(f"{file}: {name} holds a NaN or infinity; the policy cannot be used")
 
 
-def _normaliser(arrays: dict[str, np.ndarray], spec: EnvSpec) -> tuple[np.ndarray, np.ndarray]:
-    """As the run would publish it (see TrainingState.publish_observation_scale), frozen."""
-    count, mean, squares = (arrays[f"observations.{key}"] for key in NORMALISER)
+def _normalizer(arrays: dict[str, np.ndarray], spec: EnvSpec) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and scale as the run publishes them."""
+    count, mean, squares = (arrays[f"observations.{key}"] for key in NORMALIZER)
     if not count > 0:
         return np.zeros(spec.vector_shape, np.float32), np.ones(spec.vector_shape, np.float32)
     variance = squares / max(float(count), 1.0)

@@ -1,4 +1,4 @@
-"""A bar on a terminal for what takes longer than two seconds."""
+"""A bar on a terminal for work of more than two seconds."""
 
 import contextlib
 import threading
@@ -12,7 +12,7 @@ BAR_AFTER = 2.0  # seconds
 
 @contextlib.contextmanager
 def progress(what: str, total: int, done: Callable[[], int], quiet: bool) -> Iterator[None]:
-    """`done` is asked from another thread."""
+    """Another thread calls `done`."""
     console, stop = Console(stderr=True), threading.Event()
     columns = (
         TextColumn("{task.description}", markup=False),

@@ -1,4 +1,4 @@
-"""What an evaluation says: estimates with intervals, as a table and as JSON. Equal episodes, equal report."""
+"""The report of an evaluation: estimates with intervals, as a table and as JSON."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ import numpy as np
 from rich.table import Table
 
 from parallel_ppo.reports import statistics
-from parallel_ppo.reports.procgen_scores import normalised_score
+from parallel_ppo.reports.procgen_scores import normalized_score
 from parallel_ppo.reports.statistics import Estimate
 from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.schema import EnvSettings
@@ -42,7 +42,7 @@ def part_report(episodes: Sequence[Played], env: EnvSettings, part: str) -> Repo
             "max": int(lengths.max()),
         },
         "success_rate": _plain(success_rate(episodes)) if family_of(env.id).HAS_LEVELS else None,
-        "normalised_score": _normalised(mean, env),
+        "normalised_score": _normalized(mean, env),
         "unfinished": int(sum(episode.cut for episode in episodes)),
         "episodes": [_episode(episode, env) for episode in episodes],
     }
@@ -54,10 +54,10 @@ def success_rate(episodes: Sequence[Played]) -> Estimate:
 
 
 def gap_report(train: Sequence[Played], test: Sequence[Played], env: EnvSettings) -> Report:
-    """What the policy loses on levels it never saw: train minus test."""
+    """The loss on unseen levels: train minus test."""
     returns = [np.array([episode.episode_return for episode in part]) for part in (train, test)]
     gap = difference(*returns)
-    zero = normalised_score(env.id, 0.0, distribution_mode=env.distribution_mode)
+    zero = normalized_score(env.id, 0.0, distribution_mode=env.distribution_mode)
     scaled = None
     if zero is not None:
         width = 1 / (_score(1.0, env) - zero)
@@ -89,19 +89,19 @@ def _median(values: np.ndarray) -> float:
 
 
 def _score(value: float, env: EnvSettings) -> float:
-    score = normalised_score(env.id, value, distribution_mode=env.distribution_mode)
+    score = normalized_score(env.id, value, distribution_mode=env.distribution_mode)
     assert score is not None
     return score
 
 
-def _normalised(mean: Estimate, env: EnvSettings) -> Report | None:
-    if normalised_score(env.id, mean.value, distribution_mode=env.distribution_mode) is None:
+def _normalized(mean: Estimate, env: EnvSettings) -> Report | None:
+    if normalized_score(env.id, mean.value, distribution_mode=env.distribution_mode) is None:
         return None
     return _plain(Estimate(*(_score(value, env) for value in (mean.value, mean.low, mean.high))))
 
 
 def _plain(estimate: Estimate) -> Report:
-    """JSON knows no NaN."""
+    """With null for NaN, which JSON does not have."""
     return {name: None if math.isnan(value) else value for name, value in vars(estimate).items()}
 
 
@@ -129,7 +129,7 @@ def table(report: Report) -> Table:
         ("return, mean", _mean_return, "return", ".2f"),
         ("return, median", lambda part: _text(part["return"]["median"]), None, ""),
         ("return, IQM", lambda part: _text(part["return"]["iqm"]), None, ""),
-        ("normalised score", lambda part: _text(part["normalised_score"], ".3f"), "normalised_score", ".3f"),
+        ("normalized score", lambda part: _text(part["normalised_score"], ".3f"), "normalised_score", ".3f"),
         ("success rate", lambda part: _text(part["success_rate"], ".0%"), "success_rate", ".0%"),
         ("length, mean", lambda part: _text(part["length"]["mean"], ".0f"), None, ""),
         ("length, range", lambda part: f"{part['length']['min']} - {part['length']['max']}", None, ""),

@@ -1,4 +1,4 @@
-"""Pictures for people: tiles with the return written on them, side by side, as MP4 and GIF."""
+"""Films: tiles with captions, side by side, as MP4 and GIF."""
 
 import os
 import warnings
@@ -16,12 +16,12 @@ LEAST_TILE = 256  # pixels: smaller pictures are enlarged by a whole factor
 GAP = 8  # pixels between tiles
 GIF_FRAMES = 300
 GIF_SIDE = 768
-GIF_BYTES = 5_000_000  # what chats, issues and mails take
+GIF_BYTES = 5_000_000  # a common limit of chats, issues and mail
 HOLD_SECONDS = 1.0  # the last picture stays
 
 
 class Tile:
-    """One place in the picture: what it shows and what is written on it."""
+    """One place in the picture, with its caption."""
 
     def __init__(self, picture: np.ndarray) -> None:
         self.scale = -(-LEAST_TILE // min(picture.shape[:2]))
@@ -60,7 +60,7 @@ def _font(size: int) -> "ImageFont.FreeTypeFont | ImageFont.ImageFont":
 
 
 def compose(tiles: Sequence[Tile], columns: int) -> Image.Image:
-    """Row by row; even sizes, because video codecs halve the colours' resolution."""
+    """Row by row; even sizes, because video codecs halve the resolution of colors."""
     images = [tile.draw() for tile in tiles]
     width, height = max(image.width for image in images), max(image.height for image in images)
     rows = -(-len(images) // columns)
@@ -74,7 +74,7 @@ def compose(tiles: Sequence[Tile], columns: int) -> Image.Image:
 class Mp4:
     def __init__(self, path: Path, fps: int) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it imports pkg_resources, which says that it is old
+            warnings.simplefilter("ignore")  # it imports pkg_resources, which warns that it is deprecated
             import imageio_ffmpeg
 
         try:
@@ -111,9 +111,9 @@ class Mp4:
 
 
 class Gif:
-    """Keeps at most 300 frames: when there are more, every second one goes, the others stay twice as long.
+    """Keeps at most 300 frames: beyond that, every second one is dropped and the others last twice as long.
 
-    A file that is too large is written again, smaller.
+    A file that is too large is written again in a smaller size.
     """
 
     def __init__(self, path: Path, fps: int) -> None:
@@ -153,7 +153,7 @@ class Gif:
 
 
 def _indexed(frame: Image.Image, smaller: float) -> Image.Image:
-    """Smaller by a factor, if that is above 1, in 128 colours."""
+    """Smaller by a factor, if that is above 1, in 128 colors."""
     if smaller > 1:
         frame = frame.resize([max(1, int(side / smaller)) for side in frame.size], Image.Resampling.BOX)
     return frame.quantize(128, method=Image.Quantize.FASTOCTREE)

@@ -25,20 +25,20 @@ MOST_NODES = 8
 
 
 class Clock(NamedTuple):
-    """How far a run is."""
+    """Progress of a run."""
 
     elapsed: float  # seconds, earlier sessions included
     share: float  # of the budget
-    left: float | None  # seconds, where they can be estimated
+    left: float | None  # seconds, if they can be estimated
 
 
 class Phases(Protocol):
-    """How far the present iteration is."""
+    """Progress of the current iteration."""
 
     steps: int  # environment steps of an iteration
 
     def share(self, phase: str) -> float | None:
-        """How much of this phase is done; None where it is not known."""
+        """The finished share of a phase; None if unknown."""
         ...
 
 
@@ -66,7 +66,7 @@ def make_display(quiet: bool, verbose: bool = False) -> Display:
 
 
 def make_log(path: Path, name: str) -> Display:
-    """For a node that does not lead: its own file instead of the terminal, which is the first node's."""
+    """A file for a node other than the first, which has the terminal."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = open(open_to_append(path), "a", encoding="utf-8")  # noqa: SIM115  (never closed)
@@ -86,7 +86,7 @@ def duration_text(seconds: float) -> str:
 
 
 class Item(NamedTuple):
-    """`label value`, or `value unit`; the highest rank is dropped first where the line is too long."""
+    """`label value`, or `value unit`. A line that is too long drops the highest rank first."""
 
     rank: int
     label: str
@@ -99,7 +99,7 @@ class Item(NamedTuple):
 
 
 class Status:
-    """What is known of a run at any moment."""
+    """The latest state of a run."""
 
     def __init__(self, verbose: bool = False) -> None:
         self.verbose = verbose

@@ -171,14 +171,10 @@ def tag(name: str) -> str:
 
 
 class JsonlLog:
-    """One object per line, written at once. What a full disk refuses is kept, and written when there is
-    room again.
-    """
+    """One object per line, written at once. Lines that a full disk refuses are written later."""
 
     def __init__(self, path: Path, last_iteration: int) -> None:
-        """Cuts what lies beyond `last_iteration`, and a torn tail with it. The file is streamed: it may have
-        millions of lines.
-        """
+        """Cuts lines after `last_iteration` and a torn last line. Streams the file, which may have millions."""
         self.path = path
         write_atomically(path, self._kept(last_iteration))
         self.descriptor = open_to_append(path)
@@ -235,10 +231,10 @@ class JsonlLog:
 
 
 class TensorBoardLog:
-    """A picture of the JSONL files; rebuilt from them when a run is resumed. Without a thread: nothing is
-    written late.
+    """A copy of the JSONL files for TensorBoard, rebuilt when a run is resumed.
 
-    Opened by the first write: TensorBoard's import would delay the first environment step.
+    It has no thread, so nothing is written late. The first write opens it: importing TensorBoard earlier would
+    delay the first environment step.
     """
 
     def __init__(self, directory: Path, records: Iterable[Record], episodes: Iterable[Record]) -> None:
@@ -275,7 +271,7 @@ class TensorBoardLog:
         self._write(episode.get("step"), values)
 
     def _write(self, step: Any, values: list[tuple[str, Any]]) -> None:
-        """Records may have been edited by hand: what cannot be drawn is left out."""
+        """Leaves out values that cannot be drawn: records may have been edited by hand."""
         if self.writer is None:
             self._open()
         drawn = [
@@ -353,24 +349,20 @@ def _percent(before: dict[int, float], now: dict[int, float], seconds: float) ->
 
 
 def ticks_of_all_cpus() -> tuple[int, int]:
-    """Since the machine started: at work, and when the host of a virtual machine ran something else."""
+    """Since boot: busy, and stolen by the host of a virtual machine."""
     with open("/proc/stat", encoding="ascii") as file:
         user, nice, system, _idle, _waiting, interrupts, soft, stolen = map(int, file.readline().split()[1:9])
     return user + nice + system + interrupts + soft, stolen
 
 
 def seconds_without_core(pid: int) -> float:
-    """How long a process's first thread could have run but had to wait for a core. OSError on kernels
-    that do not count it.
-    """
+    """The time that the first thread waited for a core. OSError on kernels that do not count it."""
     with open(f"/proc/{pid}/schedstat", encoding="ascii") as file:
         return int(file.read().split()[1]) / 1e9
 
 
 def proportional_bytes(pid: int) -> int:
-    """Shared pages are divided by the number of processes that map them, so that the sum is what the run
-    really uses.
-    """
+    """A shared page is divided among the processes that map it, so that the sum is the memory in use."""
     with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
         for line in file:
             if line.startswith("Pss:"):

@@ -34,7 +34,7 @@ RUN_ID = re.compile(
 
 
 class Following:
-    """Of a run directory, which is untrusted input: sizes are limited and damaged records skipped."""
+    """Follows a run directory. It is untrusted input: sizes are limited and damaged records skipped."""
 
     def __init__(self, name: str, root: Path, run: BinaryIO) -> None:
         self.name, self.root, self.run = name, root, run
@@ -45,7 +45,7 @@ class Following:
         self.has_warned = False
 
     def follow(self) -> bool:
-        """Until the run is over and everything was sent; False where the rest could not be sent."""
+        """Returns when the run is over: True if everything was sent."""
         is_over = False
         while True:
             try:
@@ -65,7 +65,7 @@ class Following:
         return bool(select.select([self.run], [], [], wait)[0])
 
     def send_new(self) -> bool:
-        """Whether there was something to send."""
+        """Returns whether there was anything to send."""
         if self.tracker is None:
             self._save()  # the id, before the tracker knows it
             self.tracker = SERVICES[self.name](self.run_id, self.root, described(self.root))

@@ -16,7 +16,7 @@ MLFLOW_VALUE = 500  # characters
 
 
 class Tracker(Protocol):
-    last: int  # environment steps of the newest record that the tracker has; 0 where it does not say
+    last: int  # environment steps of the newest record that the tracker has; 0 if unknown
 
     def __init__(self, run_id: str, root: Path, description: dict[str, Any]) -> None:
         """Opens the run, or continues it."""
@@ -88,7 +88,7 @@ class Mlflow:
         self.client.update_run(self.run_id, status="RUNNING")
 
     def send(self, records: list[Record]) -> None:
-        """`steps_global` comes last: where it has arrived, the whole record has."""
+        """`steps_global` comes last: once it has arrived, the whole record has."""
         for some in _pieces(records, MLFLOW_RECORDS):
             metrics = [metric for record in some for metric in self._metrics(record)]
             self.client.log_batch(self.run_id, metrics=metrics)

@@ -1,6 +1,6 @@
 """W&B, MLflow and Trackio follow metrics.jsonl in a process each (`tracker_process.py`).
 
-A run never waits for them while it trains, and nothing they do can end or change it: their errors become
+A run never waits for them while it trains, and they can neither end nor change it: their errors become
 warnings. This is the coordinator's side, without any of their packages.
 """
 
@@ -30,8 +30,9 @@ def check_installed(names: Sequence[str]) -> None:
 
 
 class Trackers:
-    """The processes, one for each name. Input, or its end, tells them that the run is over, however it
-    ended; each line of output is a warning for the user.
+    """One process for each name. Its input, or the end of it, means that the run is over.
+
+    Each line of its output is a warning for the user.
     """
 
     def __init__(self, names: Sequence[str], root: Path, warn: Callable[[str], None]) -> None:
@@ -58,7 +59,7 @@ class Trackers:
         return process
 
     def report(self) -> None:
-        """Passes on their warnings; one that ended is reported once."""
+        """Passes on their warnings, and reports once a tracker that ended."""
         for name, process in list(self.running.items()):
             has_warned = self._pass_on(name, process)
             if process.poll() is not None:

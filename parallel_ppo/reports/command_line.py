@@ -1,6 +1,4 @@
-"""What the report commands share beside `arguments.py`: a folder to write to, text for the terminal, and
-progress.
-"""
+"""Shared by the report commands: folders to write to, text for the terminal, and progress."""
 
 from __future__ import annotations
 
@@ -34,7 +32,7 @@ def make_directory(path: Path) -> Path:
 
 
 def directory_for(what: str, runs: Sequence[Path]) -> Path:
-    """`<what>` in a run, of several runs `<what>-a+b` beside them: never that of other runs."""
+    """`<what>` in a run; for several runs, `<what>-a+b` beside them."""
     places = list(dict.fromkeys(path.resolve() for path in runs))
     if len(places) == 1:
         directory = runs[0] / what
@@ -52,7 +50,7 @@ def directory_for(what: str, runs: Sequence[Path]) -> Path:
 
 
 def new_directory(path: Path, what_to_do: str = "give a new name") -> Path:
-    """An empty folder: no link that lay there can lead a write elsewhere, and no result is overwritten."""
+    """An empty folder: no link in it leads a write elsewhere, and no result is overwritten."""
     if any(make_directory(path).iterdir()):
         raise InputError(f"{path}: is not empty; {what_to_do}")
     return path
@@ -68,12 +66,12 @@ def add_format_flag(parser: Parser) -> None:
 
 
 def shown(text: object) -> str:
-    """A name or a path as a console may print it: neither markup nor an escape sequence."""
+    """A name or a path for a console, without markup and escape sequences."""
     return escape(printable(str(text)))
 
 
 def progress_bar(console: Console) -> Progress:
-    """A bar on a terminal; nothing where the output is a file or a pipe."""
+    """A bar on a terminal, nothing elsewhere."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(),

@@ -1,4 +1,4 @@
-"""What a run measured, as curves and means: returns, phases, resources."""
+"""Curves and means of runs: returns, phases, resources."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def return_curve(run: Run, *, window: int = RETURN_WINDOW) -> np.ndarray:
 
 
 def iteration_returns(run: Run) -> np.ndarray:
-    """Per iteration, the mean return of the episodes that ended in it; NaN where none did."""
+    """Per iteration, the mean return of the episodes that ended in it; NaN if none did."""
     if run.episodes is None:
         return run.column("episode_return_mean")
     place = np.searchsorted(run.column("iteration"), run.episodes.iteration)
@@ -34,7 +34,7 @@ def iteration_returns(run: Run) -> np.ndarray:
 
 
 def final_returns(run: Run) -> np.ndarray:
-    """The returns of the last episodes, a full window at most; none where too few have ended."""
+    """The returns of the last episodes, a full window at most; none if too few have ended."""
     if run.episodes is None:
         known = run.column("episode_return_mean")
         return known[np.isfinite(known)][-1:]
@@ -43,7 +43,7 @@ def final_returns(run: Run) -> np.ndarray:
 
 
 def num_final_episodes(run: Run) -> int:
-    """Of the last window; a log without episodes is taken at its word."""
+    """Episodes in the last window. A log without episodes is assumed to have a full one."""
     return RETURN_WINDOW if run.episodes is None else min(RETURN_WINDOW, len(run.episodes.returns))
 
 

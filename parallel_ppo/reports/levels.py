@@ -1,4 +1,4 @@
-"""Which training levels a policy does not solve."""
+"""The training levels that a policy does not solve."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ Values = Callable[[Run], np.ndarray]
 
 @dataclass(frozen=True)
 class Over:
-    """What the horizontal axis shows: environment steps, or wall time in a unit that fits."""
+    """The horizontal axis: environment steps, or wall time in a fitting unit."""
 
     name: str
     scale: float = 1.0
@@ -77,7 +77,7 @@ def over_time(groups: Sequence[Group]) -> Over:
 
 
 def panels_of(groups: Sequence[Group], over: Over) -> list[Panel]:
-    """Everything a run measures; curiosity and evaluations only if a run has them."""
+    """All panels; those of curiosity and evaluations only if a run has them."""
     written = {name for group in groups for run in group.runs for name in run.columns}
     legend = colors(groups) if len(groups) > 1 else ()
     curves = CURVES | {name: curve for name, curve in CURIOSITY_CURVES.items() if name in written}
@@ -103,7 +103,7 @@ def title_of(groups: Sequence[Group]) -> str:
 
 
 def lines_note(groups: Sequence[Group]) -> str:
-    """What thick lines, thin lines and bands are."""
+    """Explains thick lines, thin lines and bands."""
     sizes = {len(group.runs) for group in groups}
     note = f"Thick lines: smoothed over a twentieth of the run; returns: mean of the last {RETURN_WINDOW} episodes"
     if max(sizes) > 1:
@@ -132,8 +132,8 @@ def draw_curves(
     dash_first: bool = False,
     **style: Any,
 ) -> bool:
-    """One color for each group: its mean; with it each iteration of a single run, each of a few seeds, or the
-    band of many seeds. Whether there was anything to draw.
+    """Draws the mean of each group in its color, with each iteration of a single run, each of a few seeds, or
+    the band of many seeds. Returns whether there was anything to draw.
     """
     drawn = False
     for index, group in reversed(list(enumerate(groups))):
@@ -205,7 +205,7 @@ def _nothing(run: Run) -> np.ndarray:
 
 
 def phase_panel(groups: Sequence[Group], over: Over) -> Panel:
-    """Of one run over its course, of several as bars."""
+    """Over the course of a single run; bars for several runs."""
     if len(groups) == 1 and len(groups[0].runs) == 1:
         return Panel("phases", "Where the time goes (%)", partial(_draw_phase_shares, groups[0].first, over))
     costs = [(group.label, phase_cost(group.runs)) for group in groups]

@@ -111,7 +111,7 @@ def game_name(env_id: str) -> str | None:
     return name if name in EASY_RANGE else None
 
 
-def normalised_score(env_id: str, mean_return: float, *, distribution_mode: str) -> float | None:
+def normalized_score(env_id: str, mean_return: float, *, distribution_mode: str) -> float | None:
     """About 0 for a policy that ignores its observations, 1 for the best possible; None without a range."""
     ranges = {"easy": EASY_RANGE, "hard": HARD_RANGE}.get(distribution_mode)
     game = game_name(env_id)

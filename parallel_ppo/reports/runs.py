@@ -1,6 +1,6 @@
 """Reading a run directory, finished or not.
 
-Of a run in progress, what is on disk is used; a torn last line is left out and noted. Only a run without any
+A run in progress is read as far as it is written; a torn last line is left out and noted. A run without a
 finished iteration is an `InputError`. Run directories are untrusted input: sizes are limited, values of a
 wrong type are ignored, and every text becomes one printable line.
 """
@@ -42,14 +42,14 @@ class Episodes:
     step: np.ndarray
     returns: np.ndarray
     length: np.ndarray
-    level: np.ndarray  # NaN where there are none
-    success: np.ndarray  # 1: the level was solved; NaN where that is not known
+    level: np.ndarray  # NaN if there are none
+    success: np.ndarray  # 1: the level was solved; NaN if unknown
 
 
 @dataclass(frozen=True)
 class Run:
     path: Path
-    columns: dict[str, np.ndarray]  # one float per iteration; NaN where the run wrote none
+    columns: dict[str, np.ndarray]  # one float per iteration; NaN if the run wrote none
     policy_sha256: tuple[str | None, ...]
     config: dict[str, Any] = field(default_factory=dict)
     info: dict[str, Any] = field(default_factory=dict)
@@ -62,11 +62,11 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Its directory, as it may be shown."""
+        """Its directory as printable text."""
         return one_line(str(self.path))
 
     def column(self, name: str) -> np.ndarray:
-        """The named column; all NaN where the run did not write it."""
+        """The named column; all NaN if the run did not write it."""
         return self.columns.get(name, np.full(len(self), np.nan))
 
     def setting(self, dotted: str, default: Any = None) -> Any:
@@ -172,7 +172,7 @@ def load_run(directory: str | Path) -> Run:
 
 
 def load_log(log_file: str | Path) -> Run:
-    """Load a metrics.jsonl on its own; the other files of its directory are taken where they are."""
+    """Load a metrics.jsonl, and the other files of its directory if there are any."""
     path = Path(log_file)
     if path.is_dir():
         return load_run(path)
@@ -200,7 +200,7 @@ def newest_run(root: str | Path, *, kind: str) -> Path:
 
 
 def one_line(text: str) -> str:
-    """Text from outside, as a terminal, a picture and a page can show it."""
+    """Untrusted text as one printable line of limited length."""
     shown = " ".join(printable(text.encode("utf-8", "replace").decode()).split())
     return shown if len(shown) <= MAX_TEXT else shown[: MAX_TEXT - 1] + "…"
 
@@ -308,7 +308,7 @@ def _read_episodes(path: Path, notes: list[str]) -> Episodes | None:
 
 
 def read_object(path: Path, notes: list[str]) -> dict[str, Any] | None:
-    """None where there is no such file."""
+    """None if there is no such file."""
     if not path.exists():
         return None
     try:

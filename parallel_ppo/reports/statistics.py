@@ -1,7 +1,7 @@
 """The arithmetic of the reports: pure functions over arrays, deterministic, without files or pictures.
 
-Intervals are percentile bootstraps at 95 %. Iterations of one run are not independent (a garbage collection
-or a busy neighbour lasts for several of them), so they are resampled in blocks of neighbours.
+Intervals are percentile bootstraps at 95 %. Iterations of one run are not independent (a slow stretch
+lasts for several of them), so they are resampled in blocks of neighbors.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def interval(samples: np.ndarray) -> tuple[float, float]:
 def bootstrap(
     values: Sequence[float] | np.ndarray, statistic: Callable[[np.ndarray], Any] = np.mean, *, seed: int = 0
 ) -> Estimate:
-    """`statistic` of the finite values, with its bootstrap interval. Values that are all equal have none:
-    drawn again they are the same, which says nothing of how far off they are.
+    """`statistic` of the finite values, with its bootstrap interval. Equal values have none: all their
+    resamples are the same.
     """
     finite = np.asarray(values, dtype=float)
     finite = finite[np.isfinite(finite)]
@@ -70,7 +70,7 @@ def bootstrap(
 
 
 def over_seeds(values: Sequence[float]) -> SeedEstimate:
-    """A percentile interval from a handful of values would be too narrow: below five there is none."""
+    """Below five values there is no percentile interval: it would be too narrow."""
     finite = tuple(float(value) for value in values if np.isfinite(value))
     if len(finite) < LEAST_SEEDS:
         return SeedEstimate(float(np.mean(finite)) if finite else float("nan"), seeds=finite)
@@ -79,7 +79,7 @@ def over_seeds(values: Sequence[float]) -> SeedEstimate:
 
 
 def rate(successes: float, trials: int) -> Estimate:
-    """A share of successes with Wilson's interval, which has a width even where all or none succeeded."""
+    """A share of successes with Wilson's interval, which has a width even if all or none succeeded."""
     if trials == 0:
         return Estimate(float("nan"))
     share, squared = successes / trials, DEVIATIONS**2
@@ -114,7 +114,7 @@ def iqm_score(scores: Scores) -> np.ndarray:
 
 
 def optimality_gap(scores: Scores) -> np.ndarray:
-    """How much is missing to 1 on average; scores above 1 count as 1."""
+    """Mean distance to 1; scores above 1 count as 1."""
     return 1.0 - np.minimum(np.concatenate(scores, axis=-1), 1.0).mean(axis=-1)
 
 
@@ -125,7 +125,7 @@ def profile(scores: Scores, *, at: np.ndarray) -> np.ndarray:
 
 
 def probability_of_improvement(ours: Scores, others: Scores) -> np.ndarray:
-    """That a run of `ours` is better than one of `others`, over pairs within a game and then over games;
+    """Probability that a run of `ours` is better than one of `others`, over pairs within a game and then over games;
     ties count half.
     """
     shares = []

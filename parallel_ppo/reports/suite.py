@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports.curves import final_returns
-from parallel_ppo.reports.procgen_scores import game_name, normalised_score
+from parallel_ppo.reports.procgen_scores import game_name, normalized_score
 from parallel_ppo.reports.runs import LARGEST, MAX_OBJECT_BYTES, METRICS, Run, load_run, one_line, read_object
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
 
@@ -149,7 +149,7 @@ def evaluated_returns(plan: Plan, run: Run) -> dict[str, float]:
 def score_of(run: Run, mean_return: float) -> float | None:
     """Normalized; None for other environments than Procgen's games."""
     mode = run.word("env.distribution_mode", "easy")
-    return normalised_score(run.env_id, mean_return, distribution_mode=mode)
+    return normalized_score(run.env_id, mean_return, distribution_mode=mode)
 
 
 def run_records(plan: Plan, runs: Runs) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Starting a trainer as a process of its own and following it through the files it writes."""
+"""Starts a trainer as a separate process and follows it through its files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 class TrainerFailed(RunError):
-    """A trainer that was started ended with `code`; the line says where its output is."""
+    """A trainer ended with `code`. The message names its output."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -62,7 +62,7 @@ def train(
 
 
 def start(line: Sequence[str], output: Path, cpus: Sequence[int] | None = None) -> subprocess.Popen:
-    """A command in a session of its own, on `cpus`; what it says is added to the file `output`."""
+    """A command in a new session, on `cpus`. Its output is appended to the file `output`."""
     if output.is_symlink():
         raise InputError(f"{output} is a link, which could lead anywhere; remove it")
     with open(open_to_append(output), "ab") as sink:
@@ -100,7 +100,7 @@ def _tail(path: Path) -> bytes:
 
 
 def _prepare(cpus: Sequence[int] | None) -> None:
-    """A trainer whose parent is killed saves and stops, instead of running on unseen."""
+    """If the parent is killed, the trainer saves and stops."""
     _LIBC.prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGTERM)
     if cpus is not None:
         os.sched_setaffinity(0, cpus)
@@ -108,8 +108,7 @@ def _prepare(cpus: Sequence[int] | None) -> None:
 
 @contextmanager
 def interrupting(children: list[subprocess.Popen]) -> Iterator[None]:
-    """Children are in their own sessions, so that one Ctrl-C reaches each once: from here. They save,
-    then we leave.
+    """Passes an interrupt on to the children, which have their own sessions, and waits until they have saved.
 
     The list may change meanwhile.
     """
@@ -149,4 +148,4 @@ def _last_line(output: Path) -> str:
         lines = _tail(output).decode(errors="replace").strip().splitlines()
     except Damaged as problem:
         return str(problem)
-    return lines[-1].strip() if lines else "it said nothing"
+    return lines[-1].strip() if lines else "no output"

@@ -6,7 +6,7 @@ from parallel_ppo.reports.procgen_scores import (
     ON_200_LEVELS,
     ON_ALL_LEVELS,
     game_name,
-    normalised_score,
+    normalized_score,
     published_curve,
 )
 
@@ -24,14 +24,14 @@ def test_names(name):
 
 def test_other_environments_have_no_game():
     assert game_name("CartPole-v1") is None
-    assert normalised_score("CartPole-v1", 3.0, distribution_mode="easy") is None
+    assert normalized_score("CartPole-v1", 3.0, distribution_mode="easy") is None
 
 
-def test_normalised_scores():
-    assert normalised_score("starpilot", 64.0, distribution_mode="easy") == 1.0
-    assert normalised_score("starpilot", 2.5, distribution_mode="easy") == 0.0
-    assert normalised_score("starpilot", 35.0, distribution_mode="hard") == 1.0
-    assert normalised_score("starpilot", 35.0, distribution_mode="memory") is None
+def test_normalized_scores():
+    assert normalized_score("starpilot", 64.0, distribution_mode="easy") == 1.0
+    assert normalized_score("starpilot", 2.5, distribution_mode="easy") == 0.0
+    assert normalized_score("starpilot", 35.0, distribution_mode="hard") == 1.0
+    assert normalized_score("starpilot", 35.0, distribution_mode="memory") is None
 
 
 def test_published_values_belong_to_their_levels():
