@@ -8,7 +8,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 
 from parallel_ppo.printable import count
 from parallel_ppo.reports import curves, statistics, theme
@@ -27,15 +26,13 @@ from parallel_ppo.reports.groups import Group, short_env
 from parallel_ppo.reports.plots import (
     EVALUATIONS,
     OVER_STEPS,
-    Over,
-    draw_curves,
     draw_evaluations,
     draw_phase_bars,
     draw_returns,
+    draw_throughput,
     lines_note,
     over_time,
 )
-from parallel_ppo.reports.runs import Run
 from parallel_ppo.reports.statistics import LEAST_ITERATIONS, LEAST_SEEDS, Estimate
 from parallel_ppo.reports.theme import PHASES, Panel
 from parallel_ppo.reports.words import duration, estimate, interval, number, percent
@@ -294,31 +291,10 @@ def panels(comparison: Comparison, table: Sequence[Row]) -> list[Panel]:
     found = [
         Panel("return_over_time", "Return over wall time", partial(returns, time), legend),
         Panel("return_over_steps", "Return over steps", partial(returns, OVER_STEPS), legend),
-        Panel("throughput", "Throughput, end to end", partial(_draw_throughput, groups, time), legend),
+        Panel("throughput", "Throughput, end to end", partial(draw_throughput, groups, time), legend),
         Panel("phases", "Where the time goes", partial(draw_phase_bars, costs)),
     ]
     if any(name in run.columns for name in EVALUATIONS for group in groups for run in group.runs):
         draw = partial(draw_evaluations, groups, OVER_STEPS, dash_first=True)
         found.append(Panel("evaluation", "Return of evaluations", draw, legend))
     return found
-
-
-def _iteration_fps(run: Run) -> np.ndarray:
-    fps = run.iteration_steps() / np.maximum(run.iteration_seconds(), 1e-9)
-    fps[: curves.warm_up(run)] = np.nan
-    return fps
-
-
-def _smoothed_fps(run: Run) -> np.ndarray:
-    """Steps over seconds: a mean of ratios would count short iterations too much."""
-    known = np.where(np.isfinite(_iteration_fps(run)), 1.0, np.nan)
-    steps, seconds = run.iteration_steps() * known, run.iteration_seconds() * known
-    return curves.smoothed(steps) / np.maximum(curves.smoothed(seconds), 1e-9)
-
-
-def _draw_throughput(groups: Sequence[Group], time: Over, axes: Axes) -> None:
-    draw_curves(axes, groups, time, _smoothed_fps, _iteration_fps)
-    time.label(axes)
-    axes.set_ylabel("steps per second")
-    theme.from_zero(axes)
-    theme.plain_numbers(axes)

@@ -21,7 +21,7 @@ from parallel_ppo.reports.command_line import (
 )
 from parallel_ppo.reports.groups import group_seeds
 from parallel_ppo.reports.plots import OVER_STEPS, lines_note, over_time, panels_of, title_of
-from parallel_ppo.reports.runs import Run, find_runs, load_log, load_run
+from parallel_ppo.reports.runs import Run, find_runs, load_run
 
 EXAMPLES = (
     "plot_results.py runs/parallel-1",
@@ -76,7 +76,7 @@ def choose_runs(flags: argparse.Namespace, console: Console) -> list[Run]:
             )
         directories = [str(found[-1])]
         console.print(f"newest run: {shown(directories[0])}", soft_wrap=True)
-    return [load_run(directory) for directory in directories] + [load_log(path) for path in flags.log_file]
+    return [load_run(path) for path in [*directories, *flags.log_file]]
 
 
 def write_plots(runs: Sequence[Run], directory: Path, *, kind: str, console: Console) -> list[Path]:

@@ -19,6 +19,7 @@ from parallel_ppo.reports.curves import (
     phase_seconds,
     return_curve,
     smoothed,
+    warm_up,
 )
 from parallel_ppo.reports.groups import Group, short_env
 from parallel_ppo.reports.runs import Run
@@ -33,7 +34,6 @@ CURVES = {  # column: title, unit
     "policy_loss": ("Policy loss", ""),
     "value_loss": ("Value loss", ""),
     "approx_kl": ("KL of the update", "nats"),
-    "fps": ("Throughput, end to end", "steps/s"),
     "rss_mb": ("Memory, all processes", "MB"),
 }
 CURIOSITY_CURVES = {
@@ -89,7 +89,10 @@ def panels_of(groups: Sequence[Group], over: Over) -> list[Panel]:
     for name, (title, unit) in curves.items():
         label = f"{title} ({unit})" if unit else title
         panels.append(Panel(name, label, partial(_draw_column, groups, over, name, label), legend))
-    return [*panels, phase_panel(groups, over)]
+    speed = Panel(
+        "throughput", "Throughput, end to end (steps/s)", partial(draw_throughput, groups, over), legend
+    )
+    return [*panels, speed, phase_panel(groups, over)]
 
 
 def colors(groups: Sequence[Group]) -> Legend:
@@ -144,6 +147,8 @@ def draw_curves(
             axes.plot(x, y, color=color, alpha=0.35, linewidth=0.8)
         grid, mean, low, high = mean_curve([x for x, _ in curves], [y for _, y in curves])
         look = {"marker": "o" if len(grid) == 1 else None} | style
+        if not any(np.array_equal(grid, x) for x, _ in curves):
+            look["marker"] = None  # positions between those that were measured
         if dash_first and index == 0:
             look["linestyle"] = (0, (4, 3))
         axes.plot(grid, mean, color=color, **look)
@@ -177,9 +182,33 @@ def _draw_column(groups: Sequence[Group], over: Over, column: str, label: str, a
     if not drawn:
         theme.empty(axes, f"no {column} in the log")
         return
-    if column in ("rss_mb", "fps"):
+    if column == "rss_mb":
         theme.from_zero(axes)
     theme.plain_numbers(axes)
+
+
+def draw_throughput(groups: Sequence[Group], over: Over, axes: Axes) -> None:
+    drawn = draw_curves(axes, groups, over, _smoothed_fps, _iteration_fps)
+    over.label(axes)
+    axes.set_ylabel("steps/s")
+    if not drawn:
+        theme.empty(axes, "too few iterations with a wall_time")
+        return
+    theme.from_zero(axes)
+    theme.plain_numbers(axes)
+
+
+def _iteration_fps(run: Run) -> np.ndarray:
+    fps = run.iteration_steps() / np.maximum(run.iteration_seconds(), 1e-9)
+    fps[: warm_up(run)] = np.nan
+    return fps
+
+
+def _smoothed_fps(run: Run) -> np.ndarray:
+    """Steps over seconds: a mean of ratios would count short iterations too much."""
+    known = np.where(np.isfinite(_iteration_fps(run)), 1.0, np.nan)
+    steps, seconds = run.iteration_steps() * known, run.iteration_seconds() * known
+    return smoothed(steps) / np.maximum(smoothed(seconds), 1e-9)
 
 
 def draw_evaluations(groups: Sequence[Group], over: Over, axes: Axes, *, dash_first: bool = False) -> None:

@@ -154,10 +154,10 @@ class Run:
 
 
 def load_run(directory: str | Path) -> Run:
-    """Load a run directory, by its path, its name in runs/ or its metrics.jsonl."""
+    """Load a run directory, by its path or its name in runs/, or a metrics.jsonl with the files beside it."""
     path = named_run(str(directory))
-    if path.name == METRICS:
-        return load_log(path)
+    if path.suffix == ".jsonl" and not path.is_dir():
+        return _load(path.parent, path)
     if not path.exists():
         raise InputError(
             f"no run directory {path}; train one first (`make train-parallel`) or check the name"
@@ -169,14 +169,6 @@ def load_run(directory: str | Path) -> Run:
             f"{path} has no {CONFIG}, so it is not a run directory; expected one as the trainers write it"
         )
     return _load(path, path / METRICS)
-
-
-def load_log(log_file: str | Path) -> Run:
-    """Load a metrics.jsonl, and the other files of its directory if there are any."""
-    path = Path(log_file)
-    if path.is_dir():
-        return load_run(path)
-    return _load(path.parent, path)
 
 
 def find_runs(root: str | Path) -> list[Path]:

@@ -61,7 +61,7 @@ def test_no_cell_of_a_comparison_of_real_runs_is_unknown(real_run):
 def test_seeds_are_lines_below_five_and_a_band_from_five_on(tmp_path, seeds, thin, bands):
     groups = group_seeds(seeds_of(tmp_path, seeds))
     for over in (OVER_STEPS, over_time(groups)):
-        for name in ("return", "fps", "entropy"):
+        for name in ("return", "throughput", "entropy"):
             axes = drawn(panel_named(panels_of(groups, over), name))
             assert (len(axes.lines), len(axes.collections)) == (thin + 1, bands), name
 

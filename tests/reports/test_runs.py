@@ -8,7 +8,7 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.reports import runs
 from parallel_ppo.reports.curves import iteration_returns, phase_cost, phase_seconds, return_curve, timing
 from parallel_ppo.reports.groups import group_seeds
-from parallel_ppo.reports.runs import find_runs, load_log, load_run, newest_run
+from parallel_ppo.reports.runs import find_runs, load_run, newest_run
 from tests.reports.run_copies import copy_run
 
 
@@ -208,13 +208,13 @@ def test_exchange_is_part_of_the_update_and_counted_once(tmp_path):
     np.testing.assert_allclose(sum(phases.values()), run.iteration_seconds())
 
 
-def test_a_log_on_its_own_will_do(tmp_path):
+def test_a_log_without_a_run_directory_can_be_read(tmp_path):
     path = copy_run(tmp_path / "a", iterations=4)
     alone = tmp_path / "alone" / "log.jsonl"
     alone.parent.mkdir()
     alone.write_bytes((path / "metrics.jsonl").read_bytes())
-    assert len(load_log(alone)) == 4
-    assert len(load_log(path / "metrics.jsonl")) == 4
+    assert len(load_run(alone)) == 4
+    assert len(load_run(path / "metrics.jsonl")) == 4
 
 
 def test_the_newest_run_of_a_kind_is_found(tmp_path):
