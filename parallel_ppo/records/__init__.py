@@ -1,1 +1,1 @@
-"""What is measured, and where it is written and shown."""
+"""Measurements, and where they are written and shown."""

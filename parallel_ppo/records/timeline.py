@@ -61,7 +61,7 @@ def phase_shares(phases: list[Phase], *, t_rollout: float, t_iter: float) -> dic
 
 
 def idle_shares(spans: list[Span], num_workers: int, *, collect: float, update: float) -> dict[str, Any]:
-    """Of the seconds of collection and update: mean and worst worker. Of both together: each worker."""
+    """Shares of the collection and of the update for the mean and the worst worker, of both for each."""
     collecting, updating = [0.0] * num_workers, [0.0] * num_workers
     for span in spans:
         busy = collecting if span.task.kind == COLLECT else updating

@@ -251,7 +251,7 @@ Difference = tuple[str, Any, Any]  # name and both values
 
 
 def differences(first: Run, second: Run) -> Iterator[Difference]:
-    """What affects learning, then what affects the speed."""
+    """Settings first, then the machine, the version and the commit."""
     mine, theirs = learning_settings(first), learning_settings(second)
     others = (mine.keys() | theirs.keys()) - {*WORK, "hardware.num_threads"}
     for key in [*WORK, *sorted(others)]:

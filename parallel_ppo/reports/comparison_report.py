@@ -65,7 +65,7 @@ def document(comparison: Comparison) -> Document:
 
 
 def fastest(comparison: Comparison) -> Pair:
-    """Of those whose speed can be compared, if there are any."""
+    """The fastest group whose speed can be compared, or else the fastest."""
     valid = [pair for pair in comparison.pairs if not pair.void]
     return max(valid or comparison.pairs, key=lambda pair: pair.speedup.value)
 

@@ -1,4 +1,4 @@
-"""How pictures look: colors, axes with units, and panels as one sheet (PNG), inline SVG or single PDF files.
+"""The look of pictures: colors, axes with units, and panels as one sheet (PNG), inline SVG or single PDF files.
 
 The colors of the series are those of Okabe and Ito, which color-blind readers can tell apart. A color of the
 series always names a run or a setting; phases of an iteration are grays.

@@ -1,4 +1,4 @@
-"""How people read numbers."""
+"""Numbers as text for people."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_each_slot_plays_its_quota_however_long_it_takes() -> None:
     assert found[2][1].level_seed == 1 and found[0][0].complete == 1 and 3 not in found
 
 
-def test_episodes_without_an_end_are_cut_and_said() -> None:
+def test_episodes_without_an_end_are_cut_and_marked() -> None:
     found = run(Scripted([[3], [10**9]]), [2, 2], evaluation__max_steps=20)
     assert [episode.cut for episode in found[0]] == [0, 0]
     (endless,) = found[1]
@@ -106,7 +106,7 @@ def test_train_and_test_levels_do_not_meet() -> None:
     assert all(level >= 105 for level in seen["test"]) and len(set(seen["test"])) == 8
 
 
-def test_unseen_levels_exist_only_beyond_a_bounded_number_of_them() -> None:
+def test_only_bounded_training_levels_leave_unseen_ones() -> None:
     assert playing.has_unseen_levels(small_settings("coinrun", "nature", env__num_levels=5).env)
     assert not playing.has_unseen_levels(small_settings("coinrun", "nature").env)
     assert not playing.has_unseen_levels(small_settings().env)
@@ -168,7 +168,7 @@ def test_a_slice_is_a_function_of_its_key() -> None:
     assert all(other != episodes(settings, 0, 8) for other in others)
 
 
-def test_a_policy_of_actors_that_learned_in_turn_is_played_as_any_other() -> None:
+def test_a_policy_trained_by_a3c_is_played_like_any_other() -> None:
     settings = small_settings(training__algorithm="a3c", training__batch_size=256, training__num_actors=16)
     assert playing.level_set_settings(settings, "train", 0).sizes.slice_envs == playing.SLOTS
     assert len(episodes(settings, 0, 8)) == 8

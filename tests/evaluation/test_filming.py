@@ -28,7 +28,7 @@ def test_procgen_is_filmed_as_people_see_it(tmp_path: Path, capsys: pytest.Captu
     )  # the start, six steps, and one second of the last picture
     with Image.open(tmp_path / "play.gif") as gif:
         assert gif.size == (512, 512)
-    assert frames[3][200:].std() > 5, "a game, not a plain colour"
+    assert frames[3][200:].std() > 5, "a game, not a plain color"
     caption = frames[3][:40, :200]
     assert caption.max() > 200, "white letters"
     assert "7 frames" in capsys.readouterr().out

@@ -126,7 +126,7 @@ def test_tensorboard_shows_columns_in_groups():
     assert all(metrics.tag(name).endswith(f"/{name}") for name in names), "the names stay"
 
 
-def test_the_best_checkpoint_has_a_full_window_and_is_the_newest_of_equals():
+def test_the_best_checkpoint_is_the_newest_of_the_best():
     """Five lucky first episodes at the maximum once kept an untrained policy as the best for ever."""
     lucky, full = np.full(5, 10.0), np.full(RECENT, 10.0)
     assert is_best_yet(lucky[:0], None) == (True, None)
@@ -174,7 +174,7 @@ def test_memory_is_looked_at_seldom_where_looking_is_slow(monkeypatch: pytest.Mo
     assert len(looked) == 3
 
 
-def test_time_given_to_other_machines_is_a_share_of_what_was_wanted(monkeypatch):
+def test_stolen_time_is_a_share_of_the_wanted_time(monkeypatch):
     looks = iter([(1000, 50), (1060, 70), (1060, 70)])
     monkeypatch.setattr(metrics, "ticks_of_all_cpus", lambda: next(looks))
     meter, seen = metrics.ResourceMeter(), []
@@ -186,7 +186,7 @@ def test_time_given_to_other_machines_is_a_share_of_what_was_wanted(monkeypatch)
     assert metrics.ticks_of_all_cpus() >= (1, 0)
 
 
-def test_who_waits_for_a_core_is_told_from_who_sleeps():
+def test_waiting_for_a_core_is_not_sleeping():
     cpu = min(os.sched_getaffinity(0))
     spin = f"import os, time; os.sched_setaffinity(0, {{{cpu}}}); print(1, flush=True)\nwhile True: pass"
     sleep = "import time; print(1, flush=True); time.sleep(60)"

@@ -116,7 +116,7 @@ def wait_for_trackers(run: Path) -> None:
 @pytest.mark.multiprocess
 @pytest.mark.parametrize("also_the_tracker", [False, True], ids=["run", "run-and-tracker"])
 @pytest.mark.parametrize("name", list(READERS))
-def test_a_killed_and_resumed_run_is_one_run_with_every_iteration_once(
+def test_a_killed_and_resumed_run_is_one_run_in_the_tracker(
     name: str, also_the_tracker: bool, tmp_path: Path
 ) -> None:
     pytest.importorskip(name)

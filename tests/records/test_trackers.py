@@ -37,14 +37,14 @@ def init(project, name, **_):
 
 
 class Service:
-    """A tracker that keeps what it is sent, and fails when it is told to."""
+    """A tracker that keeps its records, and fails a given number of times."""
 
     kept: list[int] = []  # noqa: RUF012
     failures = 0
-    tells = True
+    remembers = True
 
     def __init__(self, run_id: str, root: Path, description: dict[str, Any]) -> None:
-        self.last = Service.kept[-1] if Service.kept and Service.tells else 0
+        self.last = Service.kept[-1] if Service.kept and Service.remembers else 0
         assert description["training.seed"] == 7
 
     def send(self, records: list[dict[str, Any]]) -> None:
@@ -93,10 +93,10 @@ def test_a_resumed_run_sends_every_iteration_once(run: Path) -> None:
     assert Service.kept == [64, 128, 192, 256, 320] and Service.finished
 
 
-def test_what_was_sent_is_remembered_even_where_the_tracker_cannot_tell(
+def test_nothing_is_sent_twice_to_a_tracker_without_memory(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Service, "tells", False)
+    monkeypatch.setattr(Service, "remembers", False)
     write(run, 1, 2)
     follow(run)
     write(run, 1, 2, 3)
@@ -122,7 +122,7 @@ def test_a_lost_network_loses_nothing_and_is_reported_once(
     assert Service.kept == [64, 128, 192, 256]
 
 
-def test_the_rest_waits_for_the_next_start_when_the_network_stays_away(run: Path) -> None:
+def test_unsent_records_wait_for_the_next_start(run: Path) -> None:
     write(run, 1, 2, 3)
     Service.failures = 2
     assert not follow(run)
@@ -177,7 +177,7 @@ def test_an_unknown_tracker_is_refused_before_anything_starts(tmp_path: Path) ->
 
 
 @pytest.mark.multiprocess
-def test_a_run_with_trackers_learns_the_same_and_a_failing_one_is_a_warning(tmp_path: Path) -> None:
+def test_trackers_change_no_learning_and_fail_with_a_warning(tmp_path: Path) -> None:
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages" / "trackio.py").write_text(FAKE)
     paths = {"PYTHONPATH": str(tmp_path / "packages"), "FAKE_TRACKIO": str(tmp_path / "sent")}

@@ -87,7 +87,7 @@ def test_live_evaluation_is_drawn_on_both_kinds_of_levels(tmp_path, real_run):
     assert not any(panel.name == "evaluation" for panel in panels_of(group_seeds([plain]), OVER_STEPS))
 
 
-def test_axes_say_what_they_show_and_in_which_unit(tmp_path):
+def test_axes_name_their_content_and_unit(tmp_path):
     groups = [group("a", copy_run(tmp_path / "a", rollout=0.002, learn=0.006, coordinator=0.0))]
     time = over_time(groups)
     panels = panels_of(groups, time)

@@ -66,20 +66,20 @@ def test_one_iteration_is_enough(tmp_path):
     assert sum(phase_cost([run]).values()) > 0
 
 
-def test_a_run_in_progress_is_used_and_said(tmp_path):
+def test_a_run_in_progress_is_read_and_noted(tmp_path):
     run = load_run(copy_run(tmp_path / "a", finished=False))
     assert run.in_progress
     assert any("in progress" in note for note in run.notes)
 
 
-def test_the_summary_of_an_earlier_session_does_not_end_a_resumed_run(tmp_path):
+def test_an_earlier_summary_does_not_end_a_resumed_run(tmp_path):
     path = copy_run(tmp_path / "a")
     summary = json.loads((path / "summary.json").read_text())
     (path / "summary.json").write_text(json.dumps({**summary, "env_steps": summary["env_steps"] // 2}))
     assert load_run(path).in_progress
 
 
-def test_an_interrupted_run_is_said(tmp_path):
+def test_an_interrupted_run_is_noted(tmp_path):
     path = copy_run(tmp_path / "a")
     summary = json.loads((path / "summary.json").read_text())
     (path / "summary.json").write_text(json.dumps({**summary, "exit_code": 130, "stop_reason": "SIGINT"}))
@@ -90,14 +90,14 @@ def test_an_interrupted_run_is_said(tmp_path):
     ("missing", "message"),
     [("metrics.jsonl", "no .*metrics.jsonl"), ("config.yaml", "has no config.yaml")],
 )
-def test_what_cannot_be_missed_is_named(tmp_path, missing, message):
+def test_a_missing_required_file_is_named(tmp_path, missing, message):
     path = copy_run(tmp_path / "a")
     (path / missing).unlink()
     with pytest.raises(InputError, match=message):
         load_run(path)
 
 
-def test_what_can_be_missed_is_a_note(tmp_path):
+def test_a_missing_optional_file_is_a_note(tmp_path):
     path = copy_run(tmp_path / "a")
     (path / "run.json").unlink()
     (path / "episodes.jsonl").unlink()
@@ -176,7 +176,7 @@ def test_anchors_in_a_config_are_refused(tmp_path):
     "row",
     [{"steps_global": 1e999}, {"steps_global": 10**400}, {"steps_global": float("nan")}, {"steps_global": 0}],
 )
-def test_steps_that_are_none(tmp_path, row):
+def test_impossible_steps_are_refused(tmp_path, row):
     path = copy_run(tmp_path / "a", iterations=3)
     with (path / "metrics.jsonl").open("a") as log:
         log.write(json.dumps(row) + "\n")
@@ -231,7 +231,7 @@ def test_the_newest_run_of_a_kind_is_found(tmp_path):
         newest_run(tmp_path / "nothing", kind="parallel")
 
 
-def test_the_first_iteration_is_warm_up_and_phases_are_per_thousand_steps(tmp_path):
+def test_timings_leave_out_the_first_iteration(tmp_path):
     path = copy_run(tmp_path / "a", iterations=5, workers=1, noise=0.0)
     rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
     for row in rows:

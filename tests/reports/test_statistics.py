@@ -61,7 +61,7 @@ def test_the_bootstrap_covers_the_mean_about_as_often_as_it_says():
     assert 86 <= hits <= 100
 
 
-def test_the_bootstrap_is_deterministic_and_says_nothing_from_one_value():
+def test_the_bootstrap_is_deterministic_and_needs_two_values():
     values = [1.0, 2.0, 4.0, float("nan")]
     assert statistics.bootstrap(values) == statistics.bootstrap(values)
     assert statistics.bootstrap(values).value == pytest.approx(7 / 3)
@@ -153,7 +153,7 @@ def make_timing(count, seconds, noise, seed):
     return Timing(np.full(count, 100.0), seconds * (1 + noise * generator.standard_normal(count)))
 
 
-def test_speedup_is_the_ratio_of_throughputs_with_an_interval_around_it():
+def test_speedup_is_a_ratio_of_throughputs_inside_its_interval():
     slow, fast = [make_timing(50, 2.0, 0.05, 1)], [make_timing(80, 1.0, 0.05, 2)]
     estimate = statistics.speedup(slow, fast)
     by_hand = (8000 / fast[0].seconds.sum()) / (5000 / slow[0].seconds.sum())
@@ -164,7 +164,7 @@ def test_speedup_is_the_ratio_of_throughputs_with_an_interval_around_it():
         assert np.isnan(statistics.speedup([make_timing(few, 2.0, 0, 1)], fast).low), "too few"
 
 
-def test_several_runs_widen_the_interval_by_what_lies_between_them():
+def test_different_runs_widen_the_interval_of_throughput():
     one = [make_timing(50, 1.0, 0.01, 1)]
     several = [make_timing(50, seconds, 0.01, 1) for seconds in (0.8, 1.0, 1.2)]
     width = [
@@ -174,7 +174,7 @@ def test_several_runs_widen_the_interval_by_what_lies_between_them():
     assert width[1] > 5 * width[0]
 
 
-def test_neighbours_that_are_slow_together_widen_the_interval():
+def test_a_slow_stretch_widens_the_interval():
     """Independent resampling would call a long slow stretch noise that averages out."""
     seconds = np.where(np.arange(64) // 16 % 2 == 0, 1.0, 1.5)
     shuffled = np.random.default_rng(0).permutation(seconds)
@@ -190,7 +190,7 @@ def test_time_to_return():
     assert np.isnan(statistics.time_to_return(times, returns, 6.0))
 
 
-def test_mean_curve_equals_its_slow_twin_where_all_runs_have_values():
+def test_mean_curve_equals_its_slow_twin():
     x = [np.array([0.0, 10.0]), np.array([2.0, 6.0, 12.0])]
     y = [np.array([0.0, 10.0]), np.array([np.nan, 1.0, 4.0])]
     grid, mean, low, _ = statistics.mean_curve(x, y, points=5)

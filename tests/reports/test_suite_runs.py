@@ -72,7 +72,7 @@ def run_all(chosen, directory):
     return suite_runs.run_all(chosen, directory, Console(quiet=True)), load_plan(directory)
 
 
-def test_runs_are_evaluated_on_both_kinds_of_levels_and_finished_ones_are_left_alone(project):
+def test_only_unfinished_runs_are_trained_and_evaluated(project):
     code, after = run_all(plan(seeds=[1, 2], finished=["coinrun-seed1"]), project)
     assert code == 0 and after.finished == ["coinrun-seed1", "coinrun-seed2"]
     assert not (project / "coinrun-seed1").exists()
@@ -87,7 +87,7 @@ def test_a_failed_run_does_not_stop_the_others(project):
     assert "exit code 4" in after.failed["coinrun-bad-seed1"]
 
 
-def test_a_stopped_run_stops_the_suite_and_is_neither_finished_nor_failed(project):
+def test_a_stopped_run_stops_the_suite_without_a_verdict(project):
     with pytest.raises(TrainerFailed):
         run_all(plan(arguments=["--exit", "75"]), project)
     assert load_plan(project).finished == [] and load_plan(project).failed == {}
@@ -102,7 +102,7 @@ def test_runs_at_once_have_cores_of_their_own(project):
     assert not set(first) & set(second)
 
 
-def test_how_many_run_at_once_follows_from_the_workers_of_finished_runs(project):
+def test_workers_of_finished_runs_decide_how_many_run_at_once(project):
     assert suite_runs.runs_at_once(plan(), project) == 1
     run = project / "coinrun-seed1"
     run.mkdir()
@@ -130,7 +130,7 @@ def test_a_run_with_a_checkpoint_is_resumed(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["plain", "=--seed 1", "a b=--seed 1", "a='", "a/b="])
-def test_a_setting_that_is_none_is_told(text, tmp_path):
+def test_a_malformed_setting_is_one_line(text, tmp_path):
     with pytest.raises(InputError, match=r"--setting .*expected"):
         suite.main(["--games", "coinrun", "--setting", text, "--output-dir", str(tmp_path / "new")])
     assert not (tmp_path / "new").exists()
@@ -143,7 +143,7 @@ def test_a_resumed_suite_keeps_its_settings(flag, tmp_path):
         suite.main(["--resume", str(tmp_path), flag, "2"])
 
 
-def test_flags_of_a_suite_that_this_user_did_not_sign_are_not_run(project):
+def test_flags_of_a_suite_of_another_user_are_not_run(project):
     own, other = plan(arguments=["--policy", "nature"]), plan(arguments=["--trust-checkpoint"])
     for chosen in (own, other):
         save_plan(chosen, project)
