@@ -12,9 +12,9 @@ import numpy as np
 from parallel_ppo.envs import replay_check
 from parallel_ppo.envs.contract import EnvSpec, ReplayCheck, Step, View
 from parallel_ppo.envs.single import CLOSE_PATIENCE, MAX_REPLAY, Single
-from parallel_ppo.exits import EnvironmentFault, InputError, NumbersError, is_interruption
-from parallel_ppo.printable import described, one_line, printable
-from parallel_ppo.settings.named_code import find, import_for
+from parallel_ppo.exits import EnvironmentFault, InputError, NumbersError
+from parallel_ppo.printable import described, printable
+from parallel_ppo.settings.named_code import calling_user_code, find, import_for
 from parallel_ppo.settings.schema import EnvSettings
 from parallel_ppo.storage import working_folder
 
@@ -30,17 +30,11 @@ def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env
     module, _, name = settings.id.rpartition(":")
     holder = import_for("env.id", module, settings.id) if module else None
     working_folder.enter_that_of(module)
-    try:
+    with calling_user_code(f"env.id: {settings.id} cannot be made"):
         if name in gymnasium.registry or holder is None:
             env = gymnasium.make(settings.id, disable_env_checker=True, **kwargs)  # `Single` checks it
         else:
             env = getattr(holder, name)(**kwargs)  # a class or a function
-    except gymnasium.error.DependencyNotInstalled as error:
-        raise InputError(f"env.id: {settings.id} needs a missing package: {one_line(error)}") from None
-    except BaseException as error:
-        if is_interruption(error):
-            raise
-        raise InputError(f"env.id: {settings.id} cannot be made ({described(error)})") from None
     if not all(hasattr(env, name) for name in ("observation_space", "action_space", "reset", "step")):
         raise InputError(
             f"env.id: {settings.id} made a {type(env).__name__} without spaces, reset or step; expected a"
@@ -58,13 +52,8 @@ def _wrap(env: gymnasium.Env, path: str, options: dict[str, Any]) -> gymnasium.E
     options = {
         key: tuple(value) if isinstance(value, list) else value for key, value in (options or {}).items()
     }
-    try:
+    with calling_user_code(f"env.wrappers: {path} cannot wrap {env}"):
         return wrapper(env, **options)
-    except BaseException as error:
-        if is_interruption(error):
-            raise
-        name = env.spec.id if env.spec else str(env)
-        raise InputError(f"env.wrappers: {path} cannot wrap {name} ({described(error)})") from None
 
 
 def probe(settings: EnvSettings) -> EnvSpec:

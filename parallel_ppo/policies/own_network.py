@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from parallel_ppo.exits import InputError
-from parallel_ppo.printable import described
-from parallel_ppo.settings.named_code import find
+from parallel_ppo.settings.named_code import calling_user_code, find
 
 KEY = "training.policy"
 ALONE_TOLERANCE = 1e-3  # for a row computed alone: kernels round differently for other batch shapes
@@ -25,11 +24,8 @@ def maker(path: str) -> Callable[..., nn.Module]:
 
     def make(*shape: int) -> nn.Module:
         made_with = ", ".join(map(str, shape))
-        try:
-            with torch.device("cpu"):
-                trunk = found(*shape)
-        except Exception as error:
-            raise InputError(f"{KEY}: {path}({made_with}) cannot be made ({described(error)})") from None
+        with calling_user_code(f"{KEY}: {path}({made_with}) cannot be made"), torch.device("cpu"):
+            trunk = found(*shape)
         if not isinstance(getattr(trunk, "num_features", None), int):
             trunk.num_features = _count_features(trunk, path, shape)  # type: ignore[assignment]
         return trunk
@@ -45,10 +41,8 @@ def _count_features(trunk: nn.Module, path: str, shape: tuple[int, ...]) -> int:
 
 
 def _run(trunk: nn.Module, observation: Any, path: str) -> Tensor:
-    try:
+    with calling_user_code(f"{KEY}: {path} cannot read the observations"):
         features = trunk(observation)
-    except Exception as error:
-        raise InputError(f"{KEY}: {path} cannot read the observations ({described(error)})") from None
     if not isinstance(features, Tensor) or features.dim() != 2 or features.dtype != torch.float32:
         found = (
             f"{features.dtype} {tuple(features.shape)}" if isinstance(features, Tensor) else type(features)
