@@ -14,7 +14,6 @@ NOTHING, OVER, AGAIN, EXCHANGE_OPENED = (  # instead of an item
 )
 NUM_VERDICT_COLUMNS = constant("RESULTS") - constant("STATISTICS")  # after the sums in a row of results
 ITEM_BITS = constant("ITEM_BITS")  # of a claim, for its holder and whether it is done
-MAX_ITEMS = (1 << ITEM_BITS) - 1
 TIMES = constant("TIMES")  # began, ended, holder
 MOST_SPIN = 1e-4  # seconds that a worker waits awake
 StepsView = structure("steps")

@@ -32,14 +32,22 @@ class Applied(NamedTuple):
     learning_rate: float
 
 
-def take_steps(
-    state: TrainingState, pool: Pool, cluster: Cluster, schedules: Schedules, timeline: Timeline
-) -> tuple[list[Applied], bool, list[Span]]:
+class Update(NamedTuple):
+    """Everything that the optimizer steps of one iteration need."""
+
+    state: TrainingState
+    pool: Pool
+    cluster: Cluster
+    schedules: Schedules
+    timeline: Timeline
+
+
+def take_steps(update: Update) -> tuple[list[Applied], bool, list[Span]]:
     """The steps that were taken, whether target_kl stopped them, and what the workers did."""
-    num_scalars = _write_plan(state, schedules, timeline)
-    by = _steps_by_coordinator if pool.steps is None else _steps_by_workers
-    spans = by(state, pool, cluster, schedules, timeline, num_scalars)
-    timeline.enter("optimizer")
+    state, num_scalars = update.state, _write_plan(update)
+    by = _steps_by_coordinator if update.pool.steps is None else _steps_by_workers
+    spans = by(update, num_scalars)
+    update.timeline.enter("optimizer")
     applied = list[Applied]()
     for step, (*sums, norm, predictor_norm, rate, verdict) in enumerate(state.memory.step_results.tolist()):
         found = Statistics(*sums)
@@ -55,8 +63,9 @@ def take_steps(
 # --- the plan -----------------------------------------------------------------------------------------------
 
 
-def _write_plan(state: TrainingState, schedules: Schedules, timeline: Timeline) -> int:
+def _write_plan(update: Update) -> int:
     """The samples, scalars and rates of every step; returns how many scalars the algorithm has."""
+    state, timeline = update.state, update.timeline
     memory, sizes, training = state.memory, state.settings.sizes, state.settings.training
     rollout, algorithm = memory.rollout(state.counters.iteration), ALGORITHMS[training.algorithm]
     per_epoch, num_scalars = sizes.num_optimizer_steps // sizes.num_epochs, 0
@@ -67,7 +76,7 @@ def _write_plan(state: TrainingState, schedules: Schedules, timeline: Timeline) 
         rows = memory.step_rows[epoch]
         if not sizes.num_actors:
             rows = _minibatch_rows(state, rows)
-        scalars = algorithm.scalars(rollout, rows, schedules, training)
+        scalars = algorithm.scalars(rollout, rows, update.schedules, training)
         num_scalars = len(scalars[0])
         memory.step_scalars[epoch * per_epoch : (epoch + 1) * per_epoch, :num_scalars] = scalars
     first = state.counters.optimizer_steps + 1
@@ -109,14 +118,8 @@ def _minibatch_rows(state: TrainingState, order: np.ndarray) -> np.ndarray:
 # --- the steps ----------------------------------------------------------------------------------------------
 
 
-def _steps_by_workers(
-    state: TrainingState,
-    pool: Pool,
-    cluster: Cluster,
-    schedules: Schedules,
-    timeline: Timeline,
-    num_scalars: int,
-) -> list[Span]:
+def _steps_by_workers(update: Update, num_scalars: int) -> list[Span]:
+    state, pool, cluster, schedules, timeline = update
     assert pool.steps is not None
 
     def exchange() -> None:
@@ -140,17 +143,11 @@ def _exchange(state: TrainingState, cluster: Cluster) -> None:
     write_squares(state.memory, state.settings)
 
 
-def _steps_by_coordinator(
-    state: TrainingState,
-    pool: Pool,
-    cluster: Cluster,
-    schedules: Schedules,
-    timeline: Timeline,
-    num_scalars: int,
-) -> list[Span]:
+def _steps_by_coordinator(update: Update, num_scalars: int) -> list[Span]:
     """Gradients are messages. The actors of A3C compute theirs at once, then step one after the other; an actor
     collects with the parameters of just after its step.
     """
+    state, pool, cluster, schedules, timeline = update
     memory, settings, sizes = state.memory, state.settings, state.settings.sizes
     iteration, spans = state.counters.iteration, list[Span]()
     per_slice, everything = len(sizes.microbatch_sizes), range(len(memory.gradient_squares))

@@ -107,19 +107,19 @@ def make_plan(
     if trace is not None:
         check_trace(trace)
     return Plan(
-        kind,
-        settings,
-        spec,
-        machine,
-        placement,
-        directory,
-        resume is not None,
-        trust,
-        node,
-        inline,
-        trace,
-        replay_check,
-        changes,
+        kind=kind,
+        settings=settings,
+        spec=spec,
+        machine=machine,
+        placement=placement,
+        directory=directory,
+        resume=resume is not None,
+        trust=trust,
+        node=node,
+        inline=inline,
+        trace=trace,
+        replay_check=replay_check,
+        schedule_changes=changes,
     )
 
 

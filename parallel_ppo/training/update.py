@@ -13,7 +13,7 @@ from parallel_ppo.algorithms.minibatches import plain_sum
 from parallel_ppo.algorithms.ppo import explained_variance
 from parallel_ppo.cluster.protocol import Cluster
 from parallel_ppo.records.timeline import Timeline
-from parallel_ppo.training.optimizer_steps import Applied, take_steps
+from parallel_ppo.training.optimizer_steps import Applied, Update, take_steps
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.pool import Pool
 from parallel_ppo.workers.tasks import REVALUE, Span, Task
@@ -50,7 +50,7 @@ def learn(
         state.curiosity.add_advantages(rollout)
     if state.adaptive is not None:
         schedules = schedules._replace(learning_rate=state.adaptive.rate)
-    applied, stopped, more = take_steps(state, pool, cluster, schedules, timeline)
+    applied, stopped, more = take_steps(Update(state, pool, cluster, schedules, timeline))
     if state.adaptive is not None and applied:
         state.adaptive.learn(applied[-1].learning_rate)
     timeline.enter("statistics")
