@@ -107,7 +107,9 @@ def test_every_printed_command_has_a_script_that_knows_its_flags(
         if not script.startswith("benchmarks/"):
             end = arguments.index("--") if "--" in arguments else len(arguments)
             code = call(monkeypatch, script, *arguments[:end], "--help")
-            assert code == 0, (script, capsys.readouterr().err)
+            shown = capsys.readouterr()
+            assert code == 0, (script, shown.err)
+            assert f"examples:\n  python {script}" in shown.out or script.startswith("examples/")
 
 
 SHORT = {

@@ -217,15 +217,6 @@ def test_a_missing_package_is_named_with_the_flag_and_in_the_report_of_torchrun(
     assert json.loads((tmp_path / "error.json").read_text())["message"]["message"] == line.strip()
 
 
-@pytest.mark.parametrize(
-    "script", ["train_parallel_timed.py", "train_timed.py", "train_ppo_sequential.py", "quick_test.py"]
-)
-def test_help_has_an_example(script: str) -> None:
-    outcome = command(script, "--help")
-    assert outcome.code == 0
-    assert f"examples:\n  python {script}" in outcome.out
-
-
 def test_help_is_grouped_and_names_defaults() -> None:
     shown = command("train_timed.py", "--help", env={"COLUMNS": "120"}).out
     groups = re.findall(r"^([a-z ]+):$", shown, re.MULTILINE)
