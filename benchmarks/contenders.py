@@ -22,7 +22,7 @@ PEERS = ROOT / "benchmarks" / "peers"
 
 
 class Unavailable(Exception):
-    """A contender that cannot take part here, and why, in one line."""
+    """A contender that cannot run here. The message is one line."""
 
 
 class Measured(NamedTuple):
@@ -30,7 +30,7 @@ class Measured(NamedTuple):
 
     seconds: list[float]  # of each iteration, warm-up included
     peak_mb: float
-    policy_sha256: str | None = None  # learned in this run, where it can be told
+    policy_sha256: str | None = None  # None: not reported
 
 
 class Contender(Protocol):

@@ -202,7 +202,7 @@ def show_plan(num_workers: int | None, pinning: str) -> int:
 
 
 def plan_lines(machine: Machine, placement: Placement) -> list[str]:
-    """One for the workers on cores of one kind, so that 128 cores fit a screen."""
+    """One line for the workers on each kind of core."""
     cores = {core.cpu: core for core in machine.cores}
     groups: dict[str, list[int]] = defaultdict(list)
     for cpu in placement.worker_cpus:

@@ -1,4 +1,4 @@
-"""`parallel-ppo`: one command for everything; the scripts beside it are the same commands."""
+"""`parallel-ppo`: all commands; the scripts at the root are the same commands."""
 
 import importlib
 import sys
@@ -13,16 +13,16 @@ from parallel_ppo.version import VERSION
 COMMANDS = {
     "train": ("commands.train:train_parallel",
     "train on all cores; --sequential: in one process; --nnodes N: on several machines"),
-    "evaluate": ("commands.evaluate:evaluate", "how good a policy is, on its levels and on others"),
+    "evaluate": ("commands.evaluate:evaluate", "returns with confidence intervals, on its levels and on others"),
     "play": ("commands.play:play_episodes", "film a policy"),
     "plot": ("reports.plot_command:main", "curves of one or several runs"),
-    "compare": ("reports.compare_command:main", "speed, returns and bits of runs beside each other"),
+    "compare": ("reports.compare_command:main", "compare runs: speed, returns, equality"),
     "suite": ("commands.suite:main", "several games, settings and seeds; one page of results"),
     "tune": ("commands.tune:main", "find the fastest workers and pinning for this machine"),
     "export": ("sharing.command:export", "write a policy as ONNX"),
     "push": ("sharing.command:push", "share a policy on the Hugging Face hub"),
     "verify": ("sharing.command:verify", "train a shared policy again and compare every iteration"),
-    "doctor": ("commands.doctor:main", "try each part of the installation and say what was found"),
+    "doctor": ("commands.doctor:main", "check each part of the installation"),
 }  # fmt: skip
 TRAINERS = {"--sequential": "train_sequential"} | dict.fromkeys(
     [*(CLUSTER_FLAGS.keys() - PARALLEL_FLAGS.keys()), "--node-rank", "--continue"], "train_cluster"

@@ -40,7 +40,7 @@ def policy_from(arguments: argparse.Namespace, **evaluation: Any) -> LoadedPolic
 
 
 def output_file(given: Path | None, weights: Path, name: str, suffixes: Sequence[str]) -> Path:
-    """Its folder exists afterwards; what cannot be written is told before the work starts."""
+    """Makes its folder. Raises before the work starts if the file cannot be written."""
     path = (given or run_root(weights) / name).absolute()  # an environment may change the working folder
     if path.suffix not in suffixes:
         raise InputError(

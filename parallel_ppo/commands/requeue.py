@@ -1,4 +1,4 @@
-"""Asking SLURM to start a job again whose time limit is near (`--requeue`)."""
+"""`--requeue`: ask SLURM to start a job again whose time limit is near."""
 
 import os
 import shutil
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from parallel_ppo.exits import InputError
 
-SCONTROL_SECONDS = 10.0  # a job near its limit does not have many
+SCONTROL_SECONDS = 10.0  # a job near its limit has few
 SIGNAL = "SIGUSR1"  # what `#SBATCH --signal=USR1@120` sends; `scancel` sends TERM, and must end the job
 
 
 class Requeue:
     def __init__(self, wanted: bool) -> None:
-        """Reports at the start that there is no SLURM to ask, not hours later."""
+        """Raises at the start if there is no SLURM to ask."""
         self.wanted = wanted
         self.job = os.environ.get("SLURM_JOB_ID", "")
         if not wanted:

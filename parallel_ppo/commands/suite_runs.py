@@ -1,6 +1,4 @@
-"""The runs of a suite: trained and evaluated as processes of their own, several at once where one cannot
-use all cores.
-"""
+"""The runs of a suite: trained and evaluated as processes, several at once if one cannot use all cores."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ def run_all(plan: Plan, directory: Path, console: Console) -> int:
 
 
 class _State:
-    """Where a suite stands."""
+    """The progress of a suite."""
 
     def __init__(self, plan: Plan, directory: Path, console: Console) -> None:
         self.plan, self.directory, self.console = plan, directory, console

@@ -1,6 +1,4 @@
-"""The training commands: flags -> plan -> run. Nothing here imports torch before the input is known to be
-good.
-"""
+"""The training commands: flags -> plan -> run. Nothing here imports torch before the input is checked."""
 
 import argparse
 import contextlib
@@ -37,18 +35,14 @@ if TYPE_CHECKING:
 
 
 def leave(code: int) -> NoReturn:
-    """Ends the process without taking down the interpreter and its libraries, which costs half a second
-    of CPU time: a preempted job may not have it, and everything is closed by now.
-    """
+    """Ends the process at once: everything is closed, and taking down the interpreter costs half a second."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 class Audience(Protocol):
-    """Whoever started a run from Python instead of the shell: sees what a terminal would show, and is
-    told of errors as such.
-    """
+    """The caller of a run that was started from Python: gets the display, and errors as exceptions."""
 
     display: "Display"
     callbacks: Sequence[Any]  # of training.callbacks
@@ -59,7 +53,7 @@ class Audience(Protocol):
 def execute(
     parser: Parser, kind: str, argv: Sequence[str] | None = None, audience: Audience | None = None
 ) -> int:
-    """What every training script calls. One line and an exit code for whatever goes wrong."""
+    """Runs a training command. An error is one line and an exit code."""
     keep_writing()
     signals = Signals()
     try:
@@ -77,16 +71,16 @@ def _parse_and_execute(
     try:
         return _execute(arguments, kind, signals, audience)
     except InputError as error:
-        told = InputError(with_flag(str(error), parser, arguments))
-        _tell_torchrun(told)
-        raise told from None
+        named = InputError(with_flag(str(error), parser, arguments))
+        _report_to_torchrun(named)
+        raise named from None
     except RunError as error:
-        _tell_torchrun(error)
+        _report_to_torchrun(error)
         raise
 
 
-def _tell_torchrun(error: RunError) -> None:
-    """It ends with a report of its own, far below our line: the line stands there too."""
+def _report_to_torchrun(error: RunError) -> None:
+    """torchrun ends with its own report, far below our line: write the line there as well."""
     file, line = os.environ.get("TORCHELASTIC_ERROR_FILE"), f"error: {error}"
     if file:
         more = {"py_callstack": line, "timestamp": str(int(time.time()))}
@@ -101,14 +95,14 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals, audienc
     keep_freed_memory()
     from parallel_ppo.training.planning import make_plan
 
-    say = print if arguments.verbose and not arguments.print_config else lambda line: None
+    report = print if arguments.verbose and not arguments.print_config else lambda line: None
     requeue = Requeue(arguments.requeue)
     signals.before_leaving = requeue.ask_after
     if getattr(arguments, "carry_on", False):
         _carry_on(arguments)
     if requeue.should_continue(arguments.output_dir) and arguments.resume is None:
         arguments.resume, arguments.output_dir = arguments.output_dir, None
-    settings = settings_from(arguments, kind, say)
+    settings = settings_from(arguments, kind, report)
     node = identify(settings, arguments.node_rank, os.environ) if kind == "cluster" else ALONE
     plan = make_plan(
         settings,
@@ -125,7 +119,7 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals, audienc
     if arguments.print_config:
         print(to_yaml(plan.settings), end="")
         return ExitCode.DONE
-    # Started from Python, the process is someone else's, and so may be what it started.
+    # A run that was started from Python shares its process with other code, and so its children.
     is_ours = plan.inline and audience is None
     with watching_descendants() if is_ours else contextlib.nullcontext():
         code = _run(plan, arguments, signals, audience)
@@ -228,7 +222,7 @@ def train_cluster(argv: Sequence[str] | None = None) -> int:
 
 def train_sequential(argv: Sequence[str] | None = None, audience: Audience | None = None) -> int:
     parser = build_parser(
-        "Train PPO in one process: the twin of the trainer with workers.",
+        "Train PPO in one process.",
         COMMON_FLAGS | SEQUENTIAL_FLAGS,
         ("train_timed.py --env coinrun --duration 1.0 --num-threads auto",),
     )
@@ -236,9 +230,9 @@ def train_sequential(argv: Sequence[str] | None = None, audience: Audience | Non
 
 
 def train_ppo_sequential(argv: Sequence[str] | None = None) -> int:
-    """The same as `train_sequential`, with the places people know from before."""
+    """The same as `train_sequential`, with separate directories for logs and checkpoints."""
     parser = build_parser(
-        "Train PPO in one process, with logs and checkpoints in places of their own.",
+        "Train PPO in one process, with separate directories for logs and checkpoints.",
         COMMON_FLAGS | SEQUENTIAL_FLAGS,
         (
             (

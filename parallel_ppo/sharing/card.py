@@ -65,7 +65,7 @@ The settings (`config.yaml`):
 
 
 def settings_yaml(settings: Settings) -> str:
-    """The learning settings; the others depend on the machine."""
+    """The learning settings only: the others depend on the machine."""
     return yaml.safe_dump(learning_sections(settings), sort_keys=False)
 
 
@@ -106,7 +106,7 @@ def _table(evaluation: dict[str, Any]) -> str:
 
 def _exactness(provenance: dict[str, Any]) -> str:
     if not provenance["reproducible"]:
-        return "This run says of itself that it cannot be repeated bit for bit (`reproducible: false`)."
+        return "This run cannot be repeated bit for bit (`reproducible: false`)."
     kinds = provenance["arithmetic"]
     where = "; ".join(
         ", ".join(f"{name} {value}" for name, value in kind.items() if name in ("cpu", "torch", "numpy"))
@@ -135,7 +135,7 @@ def _code(text: str) -> str:
 
 
 def _text(text: str) -> str:
-    """Names that came from outside are text, not markup."""
+    """Escapes Markdown in names from outside."""
     for character in "\\`*_[]<>|#":
         text = text.replace(character, f"\\{character}")
     return _line(text)

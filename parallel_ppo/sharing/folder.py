@@ -1,5 +1,5 @@
-"""A policy as a folder for others: weights, settings, hashes of every iteration, evaluation, film, card,
-and where it comes from.
+"""A policy as a folder for others: weights, settings, hashes of every iteration, evaluation, film, card
+and provenance.
 
 `provenance.json` names every other file with its size and checksum. Nothing in the folder is ever executed.
 """
@@ -41,10 +41,10 @@ SHA256 = re.compile("[0-9a-f]{64}")
 
 
 class Source(NamedTuple):
-    """A policy of a run, with what the run says of itself."""
+    """A policy and the facts of its run."""
 
     policy: LoadedPolicy
-    settings: Settings  # those that decide what is learned; the others are nobody else's business
+    settings: Settings  # only those that decide what is learned
     root: Path
     run: dict[str, Any]
     hashes: list[str]  # after iteration 1, 2, ... up to the policy's own
@@ -52,7 +52,7 @@ class Source(NamedTuple):
 
 
 def read_source(path: Path, *, trust: bool = False) -> Source:
-    """Everything that can be wrong with the run is told here."""
+    """Raises if the run cannot be shared."""
     policy = load_policy(path, trust=trust, num_episodes=NUM_EPISODES)
     root, saved = run_root(policy.weights.path), policy.weights.settings
     run = _read_json(root / "run.json", 1 << 24)
@@ -75,7 +75,7 @@ def _hashes(metrics: Path, iteration: int) -> list[str]:
         hashes.append(str(found.get(number)))
         if not SHA256.fullmatch(hashes[-1]):
             raise InputError(
-                f"{metrics}: has no policy_sha256 of iteration {number}, so nobody could check this policy"
+                f"{metrics}: has no policy_sha256 of iteration {number}, so this policy could not be checked"
             )
     return hashes
 
@@ -136,7 +136,7 @@ def write(source: Source, folder: Path, *, repo: str, film: bool, quiet: bool) -
 
 
 def _weights(source: Source) -> bytes:
-    """The same arrays; the description without the machine's own settings."""
+    """The same arrays, described by the learning settings only."""
     weights, described = source.policy.weights, json.dumps(source.settings.model_dump())
     metadata = {
         "format": FORMAT,
@@ -169,14 +169,14 @@ def _provenance(source: Source, contents: dict[str, bytes]) -> dict[str, Any]:
 
 
 def _command(run: dict[str, Any]) -> Iterator[str]:
-    """The first session's, without the folders of the machine it ran on."""
+    """Of the first session, without folders of the machine."""
     first = next((session.get("command") for session in _sessions(run)), None)
     for word in first if isinstance(first, list) else []:
         yield Path(str(word)).name if str(word).startswith("/") else str(word)
 
 
 def _arithmetic(run: dict[str, Any], iteration: int) -> list[dict[str, str]]:
-    """Of the sessions that the policy was trained in, each kind once."""
+    """Of each session that trained the policy, without repetitions."""
     found: list[dict[str, str]] = []
     for session in _sessions(run):
         one, first = session.get("arithmetic"), session.get("first_iteration", 0)
@@ -195,9 +195,7 @@ class Shared(NamedTuple):
 
 
 def read(folder: Path) -> Shared:
-    """What can be checked without training. The policy itself is checked by whoever loads it
-    (`policy_files.read`).
-    """
+    """Checks everything but the policy, which `policy_files.read` checks."""
     path = folder / PROVENANCE
     if not path.is_file():
         raise InputError(f"{folder}: holds no {PROVENANCE}; expected a folder that `parallel-ppo push` wrote")

@@ -1,4 +1,4 @@
-"""A policy as one ONNX graph: normalisation, network and the choice of the most likely action. B
+"""A policy as one ONNX graph: normalization, network and the choice of the most likely action. B
 observations.
 
 Inputs: `observation`, or, where an observation mixes vectors and images, `vector` and `image_0`, ...;
@@ -39,7 +39,7 @@ def check_installed() -> None:
 
 
 class Graph(nn.Module):
-    """What is exported."""
+    """The exported module."""
 
     def __init__(self, settings: Settings, spec: EnvSpec, filled: Filled) -> None:
         super().__init__()
@@ -92,16 +92,14 @@ def _as_environments_take_it(spec: ActionSpec, row: Tensor) -> Tensor:
 
 
 def export(weights: Weights, output: Path) -> float:
-    """Writes the file, after onnxruntime has computed the same as the policy; returns the largest
-    difference.
-    """
+    """Writes the file if onnxruntime computes the same as the policy. Returns the largest difference."""
     import onnx
 
     filled = fill(weights, weights.settings, weights.spec)
     graph = Graph(weights.settings, weights.spec, filled)
     inputs, buffer = trial_inputs(graph, TRIAL_ROWS), io.BytesIO()
     with warnings.catch_warnings(), torch.no_grad():
-        # This exporter is an old one; the new one needs more packages and says much more.
+        # The old exporter: the new one needs more packages and prints much more.
         warnings.simplefilter("ignore")
         torch.onnx.export(
             graph,
@@ -120,7 +118,7 @@ def export(weights: Weights, output: Path) -> float:
     difference = largest_difference(weights, filled, graph, data)
     if not difference <= TOLERANCE:
         raise InputError(
-            f"{weights.path}: what ONNX computes differs from the policy by {difference:.2g}; its network"
+            f"{weights.path}: the ONNX graph differs from the policy by {difference:.2g}; its network"
             " cannot be exported"
         )
     write_atomically(output, data)
@@ -128,7 +126,7 @@ def export(weights: Weights, output: Path) -> float:
 
 
 def trial_inputs(graph: Graph, count: int, seed: int = 0) -> dict[str, np.ndarray]:
-    """Observations that mean nothing."""
+    """Random observations."""
     spec, draws = graph.spec, generator(seed, "trial observation")
     shapes = [part.shape for part in spec.parts] or [spec.observation_shape]
     values: list[Any] = [
@@ -147,9 +145,7 @@ def trial_inputs(graph: Graph, count: int, seed: int = 0) -> dict[str, np.ndarra
 
 
 def largest_difference(weights: Weights, filled: Filled, graph: Graph, data: bytes) -> float:
-    """Between onnxruntime and the policy as it acts here, relative to the larger of 1 and the numbers
-    themselves.
-    """
+    """Between onnxruntime and our policy, relative to the larger of 1 and the numbers themselves."""
     import onnxruntime
 
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])

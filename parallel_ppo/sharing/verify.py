@@ -1,6 +1,5 @@
-"""Is this policy what its settings and seed give? Trains again and compares the hash of every iteration.
-
-Nothing that the folder says about workers, loggers or callbacks is used: only what decides what is learned.
+"""Train a shared policy again and compare the hash of every iteration. Only settings that decide what is
+learned are taken from the folder.
 """
 
 import tempfile
@@ -35,7 +34,7 @@ class Verdict(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """What a folder says, after everything that can be checked without training."""
+    """The contents of a folder that passed every check without training."""
 
     shared: Shared
     settings: Settings
@@ -65,7 +64,7 @@ def read_claim(folder: Path, iterations: int | None, *, trust: bool) -> Claim:
 
 
 def _learned(saved: Settings, iterations: int) -> Settings:
-    """The settings that decide what is learned, and an end after so many iterations."""
+    """The learning settings, with a budget of `iterations`."""
     settings = only_learning(as_before(saved))
     steps = iterations * settings.sizes.steps_per_iteration
     logging = {"tensorboard": False, "checkpoint_interval": SELDOM, "keep_checkpoints": 1}
@@ -75,7 +74,7 @@ def _learned(saved: Settings, iterations: int) -> Settings:
 def verify(claim: Claim, signals: Signals) -> Verdict:
     shared, settings = claim.shared, claim.settings
     if not shared.provenance["reproducible"]:
-        return _not_comparable("the run says of itself that it cannot be repeated bit for bit")
+        return _not_comparable("the run is marked as not reproducible")
     if settings.training.kernels == "native":
         training = settings.training
         reason = unusable(training.policy, claim.observation_shape, training.hidden_sizes, training.width)
@@ -104,7 +103,7 @@ def train_again(settings: Settings, root: Path, signals: Signals) -> list[str]:
 
 
 def compare(claim: Claim, found: list[str], here: dict[str, str]) -> Verdict:
-    """`here` is what computed `found`."""
+    """`here`: the arithmetic that computed `found`."""
     shared, count = claim.shared, claim.iterations
     kinds = shared.provenance["arithmetic"]
     elsewhere = [line for kind in kinds for line in differences(kind, here)]
@@ -117,14 +116,13 @@ def compare(claim: Claim, found: list[str], here: dict[str, str]) -> Verdict:
     pairs = enumerate(zip(found, shared.hashes[:count], strict=False), 1)
     first = next((number for number, (mine, theirs) in pairs if mine != theirs), len(found) + 1)
     if elsewhere or not any(kinds):
-        why = ", ".join(elsewhere) or "the folder does not say what CPU and libraries it was trained with"
+        why = ", ".join(elsewhere) or "the folder does not name the CPU and libraries of the training"
         return _not_comparable(
             f"the hashes differ from iteration {first} on, which may be because of this: {why}"
         )
     return Verdict(
         ExitCode.DIFFERENT,
-        f"different: from iteration {first} on another policy is learned than the folder says, on the same"
-        " CPU model and library versions",
+        f"different: from iteration {first} on the hashes differ, on the same CPU model and library versions",
     )
 
 

@@ -246,4 +246,4 @@ def test_a_run_that_was_not_exact_is_not_compared(folder: Path, capsys: pytest.C
     path = folder / "provenance.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"reproducible": False}))
     assert verify([str(folder)]) == 8
-    assert capsys.readouterr().out.startswith("not comparable: the run says of itself")
+    assert capsys.readouterr().out.startswith("not comparable: the run is marked as not reproducible")
