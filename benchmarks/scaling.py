@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 from rich.console import Console
 
 from parallel_ppo.arguments import Parser, next_free, number_from, number_list, positive, run
+from parallel_ppo.child import command
 from parallel_ppo.commands.training_flags import shipped_config
 from parallel_ppo.envs.families import probe
 from parallel_ppo.exits import InputError
@@ -140,9 +141,9 @@ def run_all(flags: argparse.Namespace, sizes: list[int], traced: set[int], direc
             target = directory / "runs" / f"w{size}_r{repeat}"
             trace = ["--trace"] if size in traced else []
             train(
-                ["--config", str(directory / "config.yaml"), "--num-workers", str(size), "--output-dir", str(target),
-                 "--quiet", *trace],
-                project=PROJECT, run_directory=target, output=target.with_suffix(".log"),
+                [*command("train"), "--config", str(directory / "config.yaml"), "--num-workers", str(size),
+                 "--output-dir", str(target), "--quiet", *trace],
+                run_directory=target, output=target.with_suffix(".log"),
             )  # fmt: skip
             runs.append(SizedRun(load_run(target), size, repeat))
             print(f"{count(size, 'worker')}, repeat {repeat} of {flags.repeats}: done", flush=True)

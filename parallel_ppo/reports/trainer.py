@@ -7,19 +7,16 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from parallel_ppo.child import command
 from parallel_ppo.exits import InputError, RunError
 from parallel_ppo.reports.runs import METRICS
 from parallel_ppo.storage.files import Damaged, open_regular, open_to_append
 
-PARALLEL_TRAINER = "train_parallel_timed.py"
 POLL_SECONDS = 0.5
 GRACE_SECONDS = 30.0
 TAIL_BYTES = 8192
@@ -36,28 +33,11 @@ class TrainerFailed(RunError):
         self.code = code if code > 0 else 128 - code
 
 
-def train(
-    arguments: Sequence[str],
-    *,
-    project: Path | None = None,
-    run_directory: Path,
-    output: Path,
-    on_progress: Callable[[int, float], None] | None = None,
-) -> None:
-    """Run the parallel trainer (of another clone of the project, if one is given); `on_progress` gets
-    steps and seconds.
-
-    Raises `TrainerFailed` unless it exits with 0.
-    """
-    line = command("train") if project is None else [sys.executable, str(project / PARALLEL_TRAINER)]
-    if project is not None and not (project / PARALLEL_TRAINER).exists():
-        raise InputError(f"no {project / PARALLEL_TRAINER}; run this from a full clone of the project")
-    child = start([*line, *arguments], output)
+def train(line: Sequence[str], *, run_directory: Path, output: Path) -> None:
+    """Run a command line that trains. Raises `TrainerFailed` unless it exits with 0."""
+    child = start(line, output)
     with interrupting([child]):
-        while child.poll() is None:
-            time.sleep(POLL_SECONDS)
-            if on_progress:
-                on_progress(*last_progress(run_directory))
+        child.wait()
     check(child, run_directory, output)
 
 

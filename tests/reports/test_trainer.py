@@ -15,31 +15,26 @@ from parallel_ppo.reports.trainer import TrainerFailed
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def make_project(tmp_path, body):
-    (tmp_path / trainer.PARALLEL_TRAINER).write_text("import json, os, signal, sys, time\n" + body)
-    return {"project": tmp_path, "run_directory": tmp_path / "run", "output": tmp_path / "run.log"}
+def make_trainer(tmp_path, body, *arguments):
+    script = tmp_path / "trainer.py"
+    script.write_text("import json, os, signal, sys, time\n" + body)
+    places = {"run_directory": tmp_path / "run", "output": tmp_path / "run.log"}
+    return {"line": [sys.executable, str(script), *arguments], **places}
 
 
-@pytest.fixture(autouse=True)
-def quick_polls(monkeypatch):
-    monkeypatch.setattr(trainer, "POLL_SECONDS", 0.02)
-
-
-def test_the_output_is_kept_and_progress_is_told(tmp_path):
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "metrics.jsonl").write_text(
-        '{"steps_global": 64, "wall_time": 2.0}\n{"steps_global": 1'
-    )
-    seen = []
-    trainer.train(["--seed", "3"], **make_project(tmp_path, "print(sys.argv[1:]); time.sleep(0.2)"),
-                  on_progress=lambda *values: seen.append(values))  # fmt: skip
+def test_the_output_is_kept(tmp_path):
+    trainer.train(**make_trainer(tmp_path, "print(sys.argv[1:])", "--seed", "3"))
     assert "'--seed', '3'" in (tmp_path / "run.log").read_text()
-    assert set(seen) == {(64, 2.0)}
+
+
+def test_progress_is_read_from_the_last_whole_line(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"steps_global": 64, "wall_time": 2.0}\n{"steps_global": 1')
+    assert trainer.last_progress(tmp_path) == (64, 2.0)
 
 
 def test_a_failure_carries_the_code_and_the_last_line(tmp_path):
     with pytest.raises(TrainerFailed, match=r"exit code 3: numbers went bad \(see .*run\.log\)") as caught:
-        trainer.train([], **make_project(tmp_path, "print('numbers went bad'); sys.exit(3)"))
+        trainer.train(**make_trainer(tmp_path, "print('numbers went bad'); sys.exit(3)"))
     assert caught.value.exit_code == 3
 
 
@@ -47,7 +42,7 @@ def test_the_output_does_not_follow_a_link(tmp_path):
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "run.log").symlink_to(tmp_path / "victim")
     with pytest.raises(InputError, match=r"run\.log is a link"):
-        trainer.train([], **make_project(tmp_path, "print('more')"))
+        trainer.train(**make_trainer(tmp_path, "print('more')"))
     assert (tmp_path / "victim").read_text() == "mine"
 
 
@@ -68,12 +63,7 @@ def test_of_a_sparse_output_only_the_end_is_read(tmp_path):
     (tmp_path / "run.log").touch()
     os.truncate(tmp_path / "run.log", 1 << 38)
     with pytest.raises(TrainerFailed, match="exit code 3: numbers went bad"):
-        trainer.train([], **make_project(tmp_path, "print('\\nnumbers went bad'); sys.exit(3)"))
-
-
-def test_a_clone_without_a_trainer_is_said(tmp_path):
-    with pytest.raises(InputError, match=r"no .*train_parallel_timed\.py"):
-        trainer.train([], project=tmp_path, run_directory=tmp_path, output=tmp_path / "log")
+        trainer.train(**make_trainer(tmp_path, "print('\\nnumbers went bad'); sys.exit(3)"))
 
 
 def test_one_interrupt_reaches_the_trainer_once_and_it_may_save(tmp_path):
@@ -87,13 +77,13 @@ def test_one_interrupt_reaches_the_trainer_once_and_it_may_save(tmp_path):
         "json.dump(count[0], open('interrupts', 'w'))\n"
         "sys.exit(130)\n"
     )
-    make_project(tmp_path, child)
+    make_trainer(tmp_path, child)
     parent = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from pathlib import Path\n"
         "from parallel_ppo.arguments import run\n"
         "from parallel_ppo.reports import trainer\n"
-        "run(lambda: trainer.train([], project=Path('.'), run_directory=Path('run'), output=Path('log')))\n"
+        "run(lambda: trainer.train([sys.executable, 'trainer.py'], run_directory=Path('run'), output=Path('log')))\n"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", parent],
@@ -111,14 +101,14 @@ def test_one_interrupt_reaches_the_trainer_once_and_it_may_save(tmp_path):
 
 
 def test_the_trainer_does_not_outlive_a_killed_parent(tmp_path):
-    make_project(
+    make_trainer(
         tmp_path, "open('pid', 'w').write(str(os.getpid())); os.rename('pid', 'ready'); time.sleep(60)"
     )
     parent = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\n"
         "from pathlib import Path\n"
         "from parallel_ppo.reports import trainer\n"
-        "trainer.train([], project=Path('.'), run_directory=Path('run'), output=Path('log'))\n"
+        "trainer.train([sys.executable, 'trainer.py'], run_directory=Path('run'), output=Path('log'))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", parent], cwd=tmp_path)
     wait_for(tmp_path / "ready")
