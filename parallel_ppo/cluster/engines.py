@@ -8,38 +8,28 @@ from parallel_ppo.exits import InputError
 
 SCONTROL_SECONDS = 20.0
 FIRST_PORT, NUM_PORTS = 10_000, 20_000  # below the ports that Linux gives to outgoing connections
+# The variables of rank, size and run. The innermost engine first: a SLURM job may start torchrun or mpirun.
+# Ray's launcher sets torchrun's variables.
+ENGINES = {
+    "torchrun": ("RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
+    "Open MPI": ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"),
+    "SLURM": ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID"),
+}
 
 
 class Engine(NamedTuple):
     name: str
     rank: int
     size: int
-    run_id: str = ""  # tells two jobs of one engine apart
-
-
-class Variables(NamedTuple):
-    """Where an engine puts its numbers."""
-
-    name: str
-    rank: str
-    size: str
-    run_id: str
-
-
-# The innermost first: a SLURM job may start torchrun or mpirun, which then decide.
-ENGINES = (
-    Variables("torchrun", "RANK", "WORLD_SIZE", "TORCHELASTIC_RUN_ID"),
-    Variables("Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMIX_NAMESPACE"),
-    Variables("SLURM", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_JOB_ID"),
-)
+    run_id: str  # differs between two jobs of one engine; may be empty
 
 
 def find_engine(environment: Mapping[str, str]) -> Engine | None:
     """None: this process was started by hand. SLURM's batch script is no node; only what `srun` starts is."""
-    for engine in ENGINES:
-        if engine.rank in environment and engine.size in environment:
-            rank, size = (_number(name, environment[name]) for name in (engine.rank, engine.size))
-            return Engine(engine.name, rank, size, environment.get(engine.run_id, ""))
+    for name, (rank, size, run_id) in ENGINES.items():
+        if rank in environment and size in environment:
+            numbers = _number(environment, rank), _number(environment, size)
+            return Engine(name, *numbers, environment.get(run_id, ""))
     return None
 
 
@@ -50,31 +40,31 @@ def settings_from_engine(environment: Mapping[str, str]) -> dict[str, Any]:
     if engine is not None:
         values["cluster.nnodes"] = engine.size
     if engine is not None and engine.name == "SLURM" and engine.size > 1:
-        values["cluster.master_port"] = FIRST_PORT + _number("SLURM_JOB_ID", engine.run_id) % NUM_PORTS
+        values["cluster.master_port"] = FIRST_PORT + _number(environment, "SLURM_JOB_ID") % NUM_PORTS
         if "MASTER_ADDR" not in environment:
             values["cluster.master_addr"] = first_slurm_node(environment)
     if "MASTER_ADDR" in environment:
         values["cluster.master_addr"] = environment["MASTER_ADDR"]
     if "MASTER_PORT" in environment:
-        values["cluster.master_port"] = _number("MASTER_PORT", environment["MASTER_PORT"])
+        values["cluster.master_port"] = _number(environment, "MASTER_PORT")
     return values
 
 
-def place(environment: Mapping[str, str], size: int, rank: int | None) -> int:
-    """This node's rank among `size`; --node-rank, where it is given, replaces the engine's numbers."""
+def rank_among(size: int, given: int | None, environment: Mapping[str, str]) -> int:
+    """This node's rank; --node-rank, if given, replaces the engine's numbers."""
     engine = find_engine(environment)
-    if rank is None and engine is not None:
+    if given is None and engine is not None:
         if size != engine.size:
             raise InputError(
                 f"--nnodes: {size} nodes, but {engine.name} started {engine.size}; leave --nnodes out"
             )
-        rank = engine.rank
-    if rank is None and size > 1:
+        given = engine.rank
+    if given is None and size > 1:
         raise InputError(
             f"--node-rank: is missing; give each of the {size} nodes its own from 0 to {size - 1}, or start"
             " them with torchrun, srun or mpirun"
         )
-    rank = rank or 0
+    rank = given or 0
     if not 0 <= rank < size:
         raise InputError(
             f"--node-rank: {rank} is not one of the {size} nodes (0 to {size - 1}); see --nnodes"
@@ -88,28 +78,24 @@ def first_slurm_node(environment: Mapping[str, str]) -> str:
     names = _scontrol("show", "hostnames", nodes).split()
     if not names:
         raise InputError(f"SLURM_JOB_NODELIST={nodes!r} names no host; give --master-addr")
-    fields = dict(
-        word.split("=", 1) for word in _scontrol("show", "node", names[0], "-o").split() if "=" in word
-    )
-    return fields.get("NodeAddr", names[0])
+    fields = _scontrol("show", "node", names[0], "-o").split()
+    addresses = [field.removeprefix("NodeAddr=") for field in fields if field.startswith("NodeAddr=")]
+    return addresses[0] if addresses else names[0]
 
 
 def _scontrol(*arguments: str) -> str:
+    command = ["scontrol", *arguments]
     try:
-        answer = subprocess.run(
-            ["scontrol", *arguments], capture_output=True, text=True, timeout=SCONTROL_SECONDS
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"SLURM's `scontrol` does not answer ({error}); give --master-addr") from None
-    if answer.returncode:
-        raise InputError(
-            f"`scontrol {' '.join(arguments)}` failed ({answer.stderr.strip()}); give --master-addr"
-        )
-    return answer.stdout
+        return subprocess.check_output(command, stderr=subprocess.STDOUT, text=True, timeout=SCONTROL_SECONDS)
+    except (OSError, subprocess.SubprocessError) as error:
+        problem = str(getattr(error, "output", None) or error).strip()
+        raise InputError(f"`{' '.join(command)}` failed ({problem}); give --master-addr") from None
 
 
-def _number(variable: str, text: str) -> int:
+def _number(environment: Mapping[str, str], variable: str) -> int:
     try:
-        return int(text)
+        return int(environment[variable])
     except ValueError:
-        raise InputError(f"{variable}={text!r} in the environment: expected a number") from None
+        raise InputError(
+            f"{variable}={environment[variable]!r} in the environment: expected a number"
+        ) from None

@@ -1,11 +1,13 @@
-"""What the nodes say to each other: small words at every meeting, then bytes. Nothing is added up here.
+"""How nodes exchange messages and bytes. Nothing is added up here.
 
-A meeting is a small message from everyone to everyone. A node that must stop says so instead of coming,
-and all stop together. The time until the last one arrives is the wait, the time after it the transfer.
+All nodes gather messages at the same points of the loop. A node that must stop sends its problem as its next
+message, and all stop together. The time until the last message arrives is the wait, the time after it the
+transfer.
 """
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,9 +16,7 @@ import numpy as np
 import torch
 import torch.distributed as distributed
 
-from parallel_ppo.cluster.missing_nodes import who_is_missing
 from parallel_ppo.cluster.nodes import Node
-from parallel_ppo.cluster.rendezvous import Meeting
 from parallel_ppo.exits import (
     ClusterError,
     ExitCode,
@@ -27,25 +27,25 @@ from parallel_ppo.exits import (
     RunError,
     StorageError,
 )
-from parallel_ppo.machine.signals import Signals
 
-WORD = 1024  # bytes of a node's message at a meeting
-LONGEST_REASON = 300
+MESSAGE_BYTES = 1024
+MAX_REASON_BYTES = 300
 PROBLEMS = {kind.code: kind for kind in (InputError, NumbersError, RestartsExhausted, StorageError)}
+PATIENCE = 2.0  # seconds for others to notice a lost node too: this node's connections close first
+POLL = 0.05
 
 
 class Exchange:
-    def __init__(self, node: Node, meeting: Meeting, signals: Signals, payload_bytes: int) -> None:
-        """Every meeting has room for a payload, used or not: a node that must stop need not know where
+    def __init__(self, node: Node, names: list[str], store: distributed.Store, payload_bytes: int) -> None:
+        """Every message has room for a payload, used or not: a node that must stop need not know where
         the others are.
         """
-        self.node, self.signals = node, signals
-        self.message = np.zeros(WORD + payload_bytes, np.uint8)
+        self.node, self.names, self.store = node, names, store
+        self.message = np.zeros(MESSAGE_BYTES + payload_bytes, np.uint8)
         self.payloads = np.zeros((node.size, payload_bytes), np.uint8)
-        self.names, self.store = meeting.names, meeting.store
         self.wait = self.transfer = 0.0
-        self.bytes_sent = 0
-        self.meetings, self.iteration, self.broken = 0, 0, False
+        self.bytes_sent = self.messages_sent = 0
+        self.number, self.iteration, self.broken = 0, 0, False
 
     @contextlib.contextmanager
     def announcing(self) -> Iterator[None]:
@@ -55,95 +55,79 @@ class Exchange:
         except (RunError, Interrupted) as problem:
             if isinstance(problem, ClusterError) or getattr(problem, "agreed", False):
                 raise
-            with self.signals.deferred():
-                self.meet("problem", problem=problem)
-            raise AssertionError("an announced problem ends the meeting") from problem
+            self.gather_messages("problem", problem=problem)
+            raise AssertionError("a node with a problem leaves `gather_messages` by raising it") from problem
 
-    def meet(
+    def gather_messages(
         self,
-        what: str,
+        place: str,
         value: Any = None,
         *,
         payload: np.ndarray | None = None,
         problem: RunError | Interrupted | None = None,
     ) -> list[Any]:
-        """Everyone's value. Raises on every node alike if any of them has a problem; the lowest rank's
-        counts.
-        """
-        self.meetings += 1
+        """Everyone's value. If any node has a problem, all nodes raise that of the lowest rank."""
+        self.number += 1
         reason = [int(problem.code), _shortened(problem)] if problem else None
-        word = json.dumps([self.meetings, what, value, reason], ensure_ascii=False).encode()
-        assert len(word) <= WORD, f"{len(word)} bytes are too many for a meeting"
+        text = json.dumps([self.number, place, value, reason], ensure_ascii=False).encode()
+        assert len(text) <= MESSAGE_BYTES, f"{len(text)} bytes are too many for a message"
         began = time.monotonic()
-        self.message[:WORD] = np.frombuffer(word.ljust(WORD), np.uint8)
+        self.message[:MESSAGE_BYTES] = np.frombuffer(text.ljust(MESSAGE_BYTES), np.uint8)
         if payload is not None:
-            self.message[WORD : WORD + payload.nbytes] = payload.reshape(-1).view(np.uint8)
-        heard = self.everyone(self.message)
-        self.payloads = heard[:, WORD:]
+            self.message[MESSAGE_BYTES : MESSAGE_BYTES + payload.nbytes] = payload.reshape(-1).view(np.uint8)
+        received = np.empty((self.node.size, self.message.nbytes), np.uint8)
+        self.all_to_all(received.reshape(-1), np.tile(self.message, self.node.size))
+        self.payloads = received[:, MESSAGE_BYTES:]
         self.wait += time.monotonic() - began
-        words = [json.loads(row[:WORD].tobytes()) for row in heard]
-        for rank, (*_, reason) in enumerate(words):
+        messages = [json.loads(row[:MESSAGE_BYTES].tobytes()) for row in received]
+        for rank, (*_, reason) in enumerate(messages):
             if reason is not None:
-                theirs = self._theirs(rank, *reason)
-                raise _agreed(problem if problem is not None and rank == self.node.rank else theirs)
-        for rank, (number, place, _, _) in enumerate(words):
-            if (number, place) != (self.meetings, what):
+                is_own = problem is not None and rank == self.node.rank
+                agreed = problem if is_own else self._problem_of(rank, *reason)
+                agreed.agreed = True  # type: ignore[union-attr]
+                raise agreed  # type: ignore[misc]
+        for rank, (number, their_place, _, _) in enumerate(messages):
+            if (number, their_place) != (self.number, place):
                 raise ClusterError(
-                    f"node {self.names[rank]} is at {place!r} ({number}) while node"
-                    f" {self.names[self.node.rank]} is at {what!r} ({self.meetings}); they do not run the"
+                    f"node {self.names[rank]} is at {their_place!r} ({number}) while node"
+                    f" {self.names[self.node.rank]} is at {place!r} ({self.number}); they do not run the"
                     " same program"
                 )
-        return [value for _, _, value, _ in words]
+        return [value for _, _, value, _ in messages]
 
-    def _theirs(self, rank: int, code: int, reason: str) -> RunError | Interrupted:
+    def _problem_of(self, rank: int, code: int, reason: str) -> RunError | Interrupted:
         if code in PROBLEMS:
             return PROBLEMS[ExitCode(code)](f"node {self.names[rank]}: {reason}")
         return Interrupted(ExitCode(code), f"{reason} on node {self.names[rank]}")
 
-    def everyone(self, own: np.ndarray) -> np.ndarray:
-        """One row of bytes from every node to every node, all of one length."""
-        received = np.empty((self.node.size, own.nbytes), np.uint8)
-        self.move(received.reshape(-1), np.tile(own.view(np.uint8), self.node.size))
-        return received
-
-    def move(
+    def all_to_all(
         self,
         received: np.ndarray,
         sent: np.ndarray,
         received_sizes: list[int] | None = None,
         sent_sizes: list[int] | None = None,
     ) -> None:
-        """Node i's part j becomes node j's part i."""
-        with self._noticing():
+        """Node i's part j becomes node j's part i. Sizes in elements; equal parts by default."""
+        with self._naming_lost_nodes():
             distributed.all_to_all_single(
                 torch.from_numpy(received), torch.from_numpy(sent), received_sizes, sent_sizes
             )
-        kept = (
-            sent.nbytes // self.node.size
-            if sent_sizes is None
-            else sent_sizes[self.node.rank] * sent.itemsize
-        )
-        self.bytes_sent += sent.nbytes - kept
+        sizes = sent_sizes or [sent.size // self.node.size] * self.node.size
+        others = [size for rank, size in enumerate(sizes) if rank != self.node.rank]
+        self.bytes_sent += sum(others) * sent.itemsize
+        self.messages_sent += sum(size > 0 for size in others)
 
     def add(self, data: np.ndarray) -> None:
-        """Everyone's numbers become their sum, in place, in gloo's order of additions."""
-        with self._noticing():
+        """The sum over all nodes, in place, in gloo's order of additions."""
+        with self._naming_lost_nodes():
             distributed.all_reduce(torch.from_numpy(data))
-        self.bytes_sent += 2 * (self.node.size - 1) * data.nbytes // self.node.size  # as a ring does it
+        self.bytes_sent += 2 * (self.node.size - 1) * data.nbytes // self.node.size  # of a ring
+        self.messages_sent += 2 * (self.node.size - 1)
 
     def broadcast(self, data: np.ndarray, source: int) -> None:
         """One node's bytes, in place."""
-        with self._noticing():
+        with self._naming_lost_nodes():
             distributed.broadcast(torch.from_numpy(data), src=source)
-
-    @contextlib.contextmanager
-    def _noticing(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            self.broken = True
-            line = who_is_missing(self.store, self.node, self.names, self.iteration, error)
-            raise ClusterError(line) from None
 
     @contextlib.contextmanager
     def transferring(self) -> Iterator[None]:
@@ -155,12 +139,46 @@ class Exchange:
         if not self.broken and distributed.is_initialized():
             distributed.destroy_process_group()
 
+    # --- lost nodes -----------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _naming_lost_nodes(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            self.broken = True
+            lost = self._lost_nodes("did not respond in time" if "imed out" in str(error) else "disconnected")
+            raise ClusterError(
+                f"{lost} (iteration {self.iteration}); nothing new was saved, the last checkpoint stands"
+            ) from None
+
+    def _lost_nodes(self, fault: str) -> str:
+        """Nodes that still reach the first node's store say so there; the others are lost. Closes this node's
+        connections, so that no node waits for it any longer.
+        """
+        with contextlib.suppress(RuntimeError, ValueError, AssertionError):
+            distributed.destroy_process_group()
+        present: set[int] = set()
+
+        def ask() -> None:
+            with contextlib.suppress(RuntimeError, ValueError):
+                self.store.set(f"alive/{self.node.rank}", "1")
+                until = time.monotonic() + PATIENCE
+                while len(present) < self.node.size and time.monotonic() < until:
+                    present.update(
+                        rank for rank in range(self.node.size) if self.store.check([f"alive/{rank}"])
+                    )
+                    time.sleep(POLL)
+
+        asking = threading.Thread(target=ask, daemon=True)  # a store behind a cut link may never answer
+        asking.start()
+        asking.join(PATIENCE + 0.5)
+        if not present:
+            return f"node {self.names[0]} cannot be reached"
+        lost = [name for rank, name in enumerate(self.names) if rank not in present]
+        return f"node {', '.join(lost)} {fault}" if lost else "a connection between the nodes failed"
+
 
 def _shortened(problem: RunError | Interrupted) -> str:
     first_line = str(problem).partition("\n")[0]
-    return first_line.encode()[:LONGEST_REASON].decode(errors="ignore")
-
-
-def _agreed(problem: RunError | Interrupted) -> RunError | Interrupted:
-    problem.agreed = True  # type: ignore[union-attr]
-    return problem
+    return first_line.encode()[:MAX_REASON_BYTES].decode(errors="ignore")

@@ -1,15 +1,15 @@
-"""Who a node is and which part of the run it owns. Needs no torch, so a wrong number is reported at once.
+"""A node's place and its part of the run. Needs no torch, so a wrong number is reported at once.
 
 S slices, L microbatches.
 """
 
 import math
-import os
 import socket
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
-from parallel_ppo.cluster.engines import place
+from parallel_ppo.cluster.engines import rank_among
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings.schema import Settings, Sizes
 
@@ -36,7 +36,7 @@ def identify(settings: Settings, node_rank: int | None, environment: Mapping[str
             f"cluster.nnodes: {size} nodes for {sizes.num_slices} slices of {sizes.slice_envs} environments,"
             f" and each node needs one; use at most {sizes.num_slices} nodes, or more environments"
         )
-    return Node(place(environment, size, node_rank), size)
+    return Node(rank_among(size, node_rank, environment), size)
 
 
 def short_host_name() -> str:
@@ -45,14 +45,10 @@ def short_host_name() -> str:
 
 def boot_id() -> str:
     """The same for all nodes on one machine, containers and network namespaces included."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except OSError:
-        return f"{socket.gethostname()}-{os.uname().version}"
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-# --- who owns what ------------------------------------------------------------------------------------------
+# --- its part of the run---------------------------------------------------------------------------------------
 
 
 def own_slices(sizes: Sizes, node: Node) -> range:

@@ -119,18 +119,6 @@ class Signals(NoSignals):
         finally:
             self.active = False
 
-    @contextlib.contextmanager
-    def deferred(self) -> Iterator[None]:
-        """Defers signals inside `interruptible()` to the end of the block."""
-        was_active, self.active = self.active, False
-        try:
-            yield
-        finally:
-            self.active = was_active
-        if was_active and self.pending is not None:
-            self.active = False
-            raise self.pending
-
     def close(self) -> None:
         for number, handler in self.previous.items():
             signal.signal(number, handler)

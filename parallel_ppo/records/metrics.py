@@ -146,7 +146,9 @@ METRICS = {
     "num_workers": Metric("machine", "", "Worker processes of a node."),
     "slowest_node": Metric("machine", "", "Clusters: the node that the others waited for."),
     "nodes": Metric(
-        "machine", "", "Clusters: name, seconds, workers, restarts and bytes of each node, as a list."
+        "machine",
+        "",
+        "Clusters: name, seconds, workers, restarts, bytes and messages of each node, as a list.",
     ),
     "wall_time": Metric("machine", "s", "Training time so far, over all sessions."),
     "cpu_percent": Metric(

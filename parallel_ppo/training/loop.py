@@ -2,7 +2,7 @@
 
 import time
 
-from parallel_ppo.cluster.protocol import NodeReport
+from parallel_ppo.cluster.cluster import NodeReport
 from parallel_ppo.features.schedules import scheduled
 from parallel_ppo.training.live_evaluation import evaluate_if_due
 from parallel_ppo.training.run import Iteration, Run

@@ -11,7 +11,7 @@ import numpy as np
 
 from parallel_ppo.algorithms import ALGORITHMS, minibatches, optimizers
 from parallel_ppo.algorithms.algorithm import Schedules, Statistics
-from parallel_ppo.cluster.protocol import Cluster
+from parallel_ppo.cluster.cluster import Cluster
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.features.adaptive_rate import adapted
 from parallel_ppo.kernels.steps import GO, NOT_FINITE, STOPPED

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from parallel_ppo.algorithms.minibatches import plain_sum
-from parallel_ppo.cluster.protocol import NodeReport
+from parallel_ppo.cluster.cluster import NodeReport
 from parallel_ppo.exits import StorageError
 from parallel_ppo.features.episodes import RECENT
 from parallel_ppo.memory.snapshots import Snapshot

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple, Protocol
 
-from parallel_ppo.cluster.protocol import Cluster, NodeReport
+from parallel_ppo.cluster.cluster import Cluster, NodeReport
 from parallel_ppo.features.episodes import Episode
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.memory.snapshots import Snapshot

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from parallel_ppo.cluster.protocol import Cluster, NoCluster
+from parallel_ppo.cluster.cluster import Cluster
 from parallel_ppo.exits import (
     ExitCode,
     InputError,
@@ -151,7 +151,7 @@ def _train(run: Run) -> ExitCode:
 
 def _join(plan: Plan, display: Display, signals: Signals) -> Cluster:
     if plan.node.size == 1:
-        return NoCluster(plan.settings.sizes)
+        return Cluster(plan.settings.sizes)
     from parallel_ppo.cluster.gloo import join  # only runs that need it load it
 
     return join(plan.settings, plan.node, plan.machine, signals, display.note)
@@ -262,7 +262,7 @@ def _should_resume(run: Run) -> bool:
     """
     plan = run.plan
     saved = checkpoint.steps(plan.directory.checkpoints) if plan.resume else []
-    newest = run.cluster.everyones(checkpoint.num_steps(saved[0]) if saved else -1)
+    newest = run.cluster.values_of_all(checkpoint.num_steps(saved[0]) if saved else -1)
     return plan.resume and (plan.node.leads or newest[plan.node.rank] > newest[0])
 
 

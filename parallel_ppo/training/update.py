@@ -11,7 +11,7 @@ from parallel_ppo.algorithms import ALGORITHMS
 from parallel_ppo.algorithms.algorithm import Schedules, Statistics
 from parallel_ppo.algorithms.minibatches import plain_sum
 from parallel_ppo.algorithms.ppo import explained_variance
-from parallel_ppo.cluster.protocol import Cluster
+from parallel_ppo.cluster.cluster import Cluster
 from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.training.optimizer_steps import Applied, Update, take_steps
 from parallel_ppo.training.state import TrainingState

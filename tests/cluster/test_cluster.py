@@ -155,7 +155,7 @@ def test_workers_of_the_cluster_section_are_those_of_a_node() -> None:
         small_settings(cluster__num_workers=3, parallel__num_workers=2)
 
 
-WRONG_TYPES = [1, 2, [], "a", "m", {}, {}], ["n", "b", {}, "a", "m", {}, {}]
+WRONG_TYPES = [1, "t", "b", [], "a", "m", {}, {}], ["n", "t", "b", {}, "a", "m", {}, {}]
 
 
 @pytest.mark.parametrize(
@@ -170,19 +170,19 @@ WRONG_TYPES = [1, 2, [], "a", "m", {}, {}], ["n", "b", {}, "a", "m", {}, {}]
     ],
     ids=[str(k) for k in range(7)],
 )
-def test_a_hello_of_another_version_is_refused(data: bytes) -> None:
+def test_a_node_of_another_version_is_refused(data: bytes) -> None:
     sealed = rendezvous._seal(b"1 " + data).encode() + data
     with pytest.raises(InputError, match="node 1 runs another version"):
-        rendezvous._read_hello(1, sealed)
+        rendezvous.read_info(1, sealed)
 
 
-def test_a_hello_without_the_secret_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_without_the_secret_is_refused_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     sealed = rendezvous._seal(b"1 []").encode() + b"[]"
     monkeypatch.setenv(rendezvous.SECRET, "ours")
     monkeypatch.setattr(rendezvous.json, "loads", None)
     for message in (sealed, b"", sealed[:-1]):
         with pytest.raises(InputError, match="PARALLEL_PPO_CLUSTER_SECRET: node 1 was started with another"):
-            rendezvous._read_hello(1, message)
+            rendezvous.read_info(1, message)
 
 
 @pytest.mark.parametrize(
@@ -291,6 +291,30 @@ def test_the_state_comes_from_the_node_with_the_newest_checkpoint(tmp_path: Path
     assert len(metrics(tmp_path / "b")) == 10  # of the second half
 
 
+LEARNERS = {
+    "ppo": [],
+    "lag": ["--set", "training.lag=1"],
+    "impala": ["--algorithm", "impala"],
+    "rnd": ["--curiosity", "rnd"],
+}
+
+
+@pytest.mark.multiprocess
+@pytest.mark.full
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_four_then_two_then_three_nodes_learn_as_one(learner: str, tmp_path: Path) -> None:
+    """Each host has its own file system, and at each start another host leads."""
+    game = [*CARTPOLE, *LEARNERS[learner]]
+    whole = train(tmp_path / "whole", *game, "--total-timesteps", "1536", *QUIET)
+    for steps, hosts in (("512", "abcd"), ("1024", "ba"), ("1536", "cba")):
+        places = {rank: ["--output-dir", str(tmp_path / host)] for rank, host in enumerate(hosts)}
+        with Nodes(len(hosts), *game, "--continue", "--total-timesteps", steps, extra=places) as started:
+            assert [code for code, _ in started.wait()] == [0] * len(hosts)
+        assert summary(tmp_path / hosts[0])["world_size"] == len(hosts)
+    assert summary(tmp_path / "c")["env_steps"] == 1536
+    assert summary(tmp_path / "c")["policy_sha256"] == whole.summary["policy_sha256"]
+
+
 @pytest.mark.multiprocess
 @pytest.mark.slow
 def test_gloo_may_add_the_gradients_itself(tmp_path: Path) -> None:
@@ -353,13 +377,13 @@ def test_nodes_that_round_differently_are_refused_unless_allowed(tmp_path: Path)
 @pytest.mark.parametrize("key", ["NumPy", "the kernel library", "the instruction set"])
 def test_what_decides_the_last_bits_must_match(key: str) -> None:
     settings = small_settings("coinrun", "impala", training__kernels="native")
-    hello = rendezvous.introduce(settings, Node(0, 2), read_machine(), "127.0.0.1")
-    other = hello._replace(name="1:there", rounding=hello.rounding | {key: "another"})
+    info = rendezvous.describe_node(settings, Node(0, 2), read_machine(), "127.0.0.1")
+    other = info._replace(name="1:there", rounding=info.rounding | {key: "another"})
     with pytest.raises(InputError, match=f"node 1:there has {key} = 'another'.*--allow-different-nodes"):
-        rendezvous.check_same({0: hello, 1: other})
-    allowed = hello.must_match | {"cluster.allow_different_nodes": True}
-    rendezvous.check_same({0: hello._replace(must_match=allowed), 1: other._replace(must_match=allowed)})
-    assert not rendezvous.Meeting(None, [hello, other], "lo").rounds_alike  # type: ignore[arg-type]
+        rendezvous.check_same({0: info, 1: other})
+    allowed = info.must_match | {"cluster.allow_different_nodes": True}
+    rendezvous.check_same({0: info._replace(must_match=allowed), 1: other._replace(must_match=allowed)})
+    assert not rendezvous.Meeting(None, [info, other], "lo").rounds_alike  # type: ignore[arg-type]
 
 
 @pytest.mark.multiprocess

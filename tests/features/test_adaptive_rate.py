@@ -5,7 +5,7 @@ import functools
 import pytest
 
 from parallel_ppo.algorithms.algorithm import Schedules, Statistics
-from parallel_ppo.cluster.protocol import NoCluster
+from parallel_ppo.cluster.cluster import Cluster
 from parallel_ppo.exits import InputError
 from parallel_ppo.features.adaptive_rate import adapted
 from parallel_ppo.records.timeline import Timeline
@@ -34,7 +34,7 @@ def test_every_step_has_the_rate_of_the_rule(by_workers: bool) -> None:
     state, pool, _ = collected(settings)
     if not by_workers:
         pool.steps = None
-    learn(state, pool, NoCluster(settings.sizes), Schedules(1e-4, 0.2), Timeline())
+    learn(state, pool, Cluster(settings.sizes), Schedules(1e-4, 0.2), Timeline())
     rates, expected = [], [5e-4]  # of the settings; those of the schedules do not count
     for *sums, _, _, rate, _ in state.memory.step_results.tolist():
         divergence = Statistics(*sums).approx_kl / settings.sizes.batch_size

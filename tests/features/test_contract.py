@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from parallel_ppo.algorithms.algorithm import Schedules, Statistics
-from parallel_ppo.cluster.protocol import NoCluster
+from parallel_ppo.cluster.cluster import Cluster
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
 from parallel_ppo.memory.table import Rollout, State
 from parallel_ppo.policies.parameters import num_flat
@@ -63,7 +63,7 @@ def all_arrays(state: TrainingState, *kinds: type) -> dict[str, np.ndarray]:
 
 
 def iterate(state: TrainingState) -> dict[str, float]:
-    cluster = NoCluster(state.settings.sizes)
+    cluster = Cluster(state.settings.sizes)
     learned = update.learn(state, None, cluster, Schedules(1e-3, 0.2), Timeline())  # type: ignore[arg-type]
     state.finish_episodes()
     return learned.columns

@@ -9,7 +9,7 @@ import torch
 
 from parallel_ppo.algorithms import minibatches, ppo
 from parallel_ppo.algorithms.algorithm import Sampled, Schedules
-from parallel_ppo.cluster.protocol import NoCluster
+from parallel_ppo.cluster.cluster import Cluster
 from parallel_ppo.envs.families import probe
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.features.schedules import scheduled
@@ -108,7 +108,7 @@ def test_update_equals_the_plain_formulation(env: str, kind: str) -> None:
     expected = plain_update(state, policy, settings, 1e-4)
     state.rewind(before)
     start = {name: view.clone() for name, view in views(policy, state.parameters).items()}
-    statistics = learn(state, pool, NoCluster(settings.sizes), Schedules(1e-4, 0.2), Timeline())
+    statistics = learn(state, pool, Cluster(settings.sizes), Schedules(1e-4, 0.2), Timeline())
     assert statistics.columns["minibatches"] == 8
     for name, view in views(policy, state.parameters).items():
         moved = float((view - start[name]).abs().max())
@@ -119,7 +119,7 @@ def test_update_equals_the_plain_formulation(env: str, kind: str) -> None:
 def test_target_kl_stops_before_the_step() -> None:
     settings = small_settings(training__target_kl=1e-9, training__learning_rate=1e-2)
     state, pool, _ = collected(settings)
-    columns = learn(state, pool, NoCluster(settings.sizes), Schedules(1e-2, 0.2), Timeline()).columns
+    columns = learn(state, pool, Cluster(settings.sizes), Schedules(1e-2, 0.2), Timeline()).columns
     assert columns["kl_stopped"] == 1
     assert columns["minibatches"] < settings.sizes.num_epochs * settings.sizes.num_minibatches
     assert state.counters.optimizer_steps == columns["minibatches"]
@@ -132,7 +132,7 @@ def test_a_gradient_that_is_not_finite_is_never_applied() -> None:
     before = state.parameters.clone()
     with pytest.raises(NumbersError, match="environments 8 to 15"):
         for _ in range(settings.sizes.num_minibatches):
-            learn(state, pool, NoCluster(settings.sizes), Schedules(1e-3, 0.2), Timeline())
+            learn(state, pool, Cluster(settings.sizes), Schedules(1e-3, 0.2), Timeline())
     moved = int((state.parameters != before).sum())
     assert state.counters.optimizer_steps < settings.sizes.num_minibatches
     assert torch.isfinite(state.parameters).all() and moved >= 0
@@ -168,7 +168,7 @@ def test_an_infinite_divergence_is_no_reason_to_stop_in_silence() -> None:
     state.memory.log_prob[:] = -200  # the ratio overflows
     before = state.parameters.clone()
     with pytest.raises(NumbersError, match="not finite"):
-        learn(state, pool, NoCluster(settings.sizes), Schedules(1e-3, 0.2), Timeline())
+        learn(state, pool, Cluster(settings.sizes), Schedules(1e-3, 0.2), Timeline())
     assert torch.equal(state.parameters, before)
 
 
@@ -188,7 +188,7 @@ def learned(settings: Settings, iterations: int) -> tuple[torch.Tensor, torch.Te
     for iteration in range(iterations):
         if iteration:
             pool.run(Task(COLLECT, index, iteration) for index in range(settings.sizes.num_slices))
-        learn(state, pool, NoCluster(settings.sizes), Schedules(7e-4, 0.2), Timeline())
+        learn(state, pool, Cluster(settings.sizes), Schedules(7e-4, 0.2), Timeline())
         state.counters.iteration += 1
     pool.close()
     return state.parameters.clone(), state.parameters - start
@@ -220,7 +220,7 @@ def test_without_a_lag_vtrace_aims_at_the_lambda_one_return(env: str, kind: str)
     )  # fmt: skip
     state, pool, _ = collected(settings)
     start = state.snapshot()
-    learn(state, pool, NoCluster(settings.sizes), Schedules(1e-3, 0.2), Timeline())
+    learn(state, pool, Cluster(settings.sizes), Schedules(1e-3, 0.2), Timeline())
     rollout = state.memory.rollout(0)
     pool.close()
     found, advantage = rollout.target_return.copy(), rollout.advantage.copy()
@@ -278,7 +278,7 @@ def test_a2c_learns_what_the_published_code_learns() -> None:
         rollout = state.memory.rollout(iteration)
         cut += int(rollout.truncated.sum())
         published_step(theirs, optimizer, rollout, settings.training)
-        learn(state, pool, NoCluster(settings.sizes), Schedules(7e-4, 0.2), Timeline())
+        learn(state, pool, Cluster(settings.sizes), Schedules(7e-4, 0.2), Timeline())
         state.counters.iteration += 1
     pool.close()
     expected = torch.cat([parameter.detach().flatten() for parameter in theirs.parameters()])

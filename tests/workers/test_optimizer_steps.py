@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from parallel_ppo.algorithms.algorithm import Schedules
-from parallel_ppo.cluster.protocol import NoCluster
+from parallel_ppo.cluster.cluster import Cluster
 from parallel_ppo.envs.contract import ActionSpec
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.kernels import steps as kernel
@@ -52,7 +52,7 @@ def updated(by_workers: bool, spoil: Callable[[TrainingState], None], **flags: A
     spoil(state)
     result: Learned | str
     try:
-        result = learn(state, pool, NoCluster(settings.sizes), SCHEDULES, Timeline())
+        result = learn(state, pool, Cluster(settings.sizes), SCHEDULES, Timeline())
         columns: Any = result.columns
         tasks = [span.task for span in result.spans if span.task.kind == GRADIENT]
     except NumbersError as error:
