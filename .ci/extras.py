@@ -156,8 +156,8 @@ STAND_INS = (
     (r"my_module:MyTrunk", "small_resnet:SmallResNet"),
     (r"\bPROJECT/", "../"),
     (r"10\.0\.0\.\d\b", "127.0.0.1"),
-    (r"--nnodes=\d+", "--nnodes=1"),
-    (r"--rdzv-backend=c10d --rdzv-endpoint=\S+", "--standalone"),
+    (r"--nnodes=[\d:]+", "--nnodes=1"),
+    (r"--rdzv-backend=c10d .* --local-addr=\S+", "--standalone"),
 )
 NOT_RUN = (
     r"make (test|check|release-check)",  # run by themselves

@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 from parallel_ppo.arguments import Parser, guarded, keep_writing, whole_number
+from parallel_ppo.cluster.engines import find_engine
 from parallel_ppo.cluster.nodes import ALONE, identify
 from parallel_ppo.commands.budgets import one_step_epochs
 from parallel_ppo.commands.requeue import Requeue
@@ -25,7 +27,7 @@ from parallel_ppo.commands.training_flags import (
     with_flag,
 )
 from parallel_ppo.exits import ExitCode, InputError, RunError
-from parallel_ppo.machine.descendants import watching_descendants
+from parallel_ppo.machine.descendants import die_with_parent, watching_descendants
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.settings.yaml_files import to_yaml
 
@@ -181,6 +183,8 @@ def train_parallel(argv: Sequence[str] | None = None, audience: Audience | None 
 
 def train_cluster(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings repeat what our one line says
+    if find_engine(os.environ) is not None:
+        die_with_parent(signal.SIGTERM)  # a node whose agent was killed saves and ends, and so do the others
     parser = build_parser(
         "Train PPO on many CPU nodes: start this on every node with its own --node-rank, or with torchrun,"
         " SLURM or PBS.",

@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from types import TracebackType
 
-from tests.cluster.network import Network, why_not
+from tools.network import Network, why_not
 
 PROGRAMS = "slurmctld", "slurmd", "sbatch", "munged"
 CONFIGURATION = """\

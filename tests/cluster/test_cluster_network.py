@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.network import Network, why_not
-from tests.cluster.nodes import CARTPOLE, PROCGEN, QUIET, Nodes, learning, summary
+from tests.cluster.nodes import CARTPOLE, PROCGEN, QUIET, Nodes, learning, metrics, summary
 from tests.conftest import train
+from tools.network import Network, why_not
 
 REASON = why_not()
 pytestmark = [
@@ -90,3 +90,49 @@ def test_a_broken_host_ends_all_in_time_and_the_restart_is_exact(fault: str, tmp
         break_and_restart(directory, game, fault, iterations, victim=(number + 1) % 2)
         assert summary(directory)["policy_sha256"] == summary(alone)["policy_sha256"]
         assert learning(directory) == learning(alone)
+
+
+def test_a_cut_of_five_seconds_is_survived(tmp_path: Path) -> None:
+    arguments, steps = GAMES["cartpole"]
+    directory, budget = tmp_path / "run", ["--total-timesteps", str(steps * 300), "--timeout", "60"]
+    with Network(2) as network:
+        place = {"address": network.addresses[0], "port": PORT, "namespaces": network.hosts}
+        with Nodes(2, *arguments, *budget, "--output-dir", str(directory), **place) as nodes:  # type: ignore[arg-type]
+            nodes.await_iterations(directory, 3)
+            network.drop(1)
+            time.sleep(5)
+            assert len(metrics(directory)) < 300
+            network.mend(1)
+            assert nodes.wait() == [(0, "")] * 2
+    assert (
+        summary(directory)["policy_sha256"]
+        == summary(one_node(tmp_path / "alone", "cartpole", 300))["policy_sha256"]
+    )
+
+
+@pytest.mark.full
+def test_after_a_cut_of_a_minute_only_the_restarted_side_goes_on(tmp_path: Path) -> None:
+    arguments, steps = GAMES["cartpole"]
+    directory, budget = (
+        tmp_path / "run",
+        ["--total-timesteps", str(steps * 300), "--timeout", "20", "--continue"],
+    )
+    budget += ["--output-dir", str(directory), "--set", "logging.checkpoint_iterations=2"]
+    with Network(2) as network:
+        place = {"address": network.addresses[0], "port": PORT, "namespaces": network.hosts}
+        with Nodes(2, *arguments, *budget, **place) as nodes:  # type: ignore[arg-type]
+            nodes.await_iterations(directory, 3)
+            network.drop(1)
+            began = time.monotonic()
+            assert [code for code, _ in nodes.wait(timeout=50)] == [6, 6]
+            recorded = len(metrics(directory))
+            time.sleep(max(0.0, began + 60 - time.monotonic()))
+            network.mend(1)
+            time.sleep(2)
+            assert len(metrics(directory)) == recorded < 300  # no side goes on by itself
+        with Nodes(1, *arguments, *budget, namespaces=network.hosts[1:]) as nodes:
+            assert nodes.wait() == [(0, "")]
+    assert (
+        summary(directory)["policy_sha256"]
+        == summary(one_node(tmp_path / "alone", "cartpole", 300))["policy_sha256"]
+    )

@@ -1,6 +1,4 @@
-"""Hosts in network namespaces, joined by a bridge in one of their own: made and removed by the test,
-nothing outside is touched.
-"""
+"""Hosts in network namespaces, joined by a bridge in another namespace; nothing outside is changed."""
 
 import os
 import shutil
@@ -13,8 +11,8 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 def why_not() -> str | None:
-    """None where network namespaces can be made, else the reason."""
-    for tool in ("ip", "bridge"):
+    """None if network namespaces can be made, else the reason."""
+    for tool in ("ip", "bridge", "tc"):
         if shutil.which(tool) is None:
             return f"no `{tool}` (iproute2) on this machine"
     name = f"probe{os.getpid()}"
@@ -29,9 +27,12 @@ def why_not() -> str | None:
 
 
 class Network:
-    """`hosts[i]` is a namespace with the address `addresses[i]`."""
+    """`hosts[i]` is a namespace with the address `addresses[i]`. With `rate`, each host sends at most that
+    many Mbit/s.
+    """
 
-    def __init__(self, num_hosts: int) -> None:
+    def __init__(self, num_hosts: int, rate: float | None = None) -> None:
+        self.rate = rate
         self.hub = f"hub{os.getpid()}"
         self.hosts = [f"host{os.getpid()}n{index}" for index in range(num_hosts)]
         self.addresses = [f"10.77.0.{index + 1}" for index in range(num_hosts)]
@@ -43,26 +44,18 @@ class Network:
         for index, (host, address) in enumerate(zip(self.hosts, self.addresses, strict=True)):
             port = f"port{index}"
             run("ip", "netns", "add", host)
-            run("ip", "-n", host, "link", "set", "lo", "up")
-            run(
-                "ip",
-                "link",
-                "add",
-                port,
-                "netns",
-                self.hub,
-                "type",
-                "veth",
-                "peer",
-                "name",
-                "eth0",
-                "netns",
-                host,
-            )
+            pair = f"link add {port} netns {self.hub} type veth peer name eth0 netns {host}"
+            run("ip", *pair.split())
             run("ip", "-n", host, "addr", "add", f"{address}/24", "dev", "eth0")
-            run("ip", "-n", host, "link", "set", "eth0", "up")
+            for device in ("lo", "eth0"):
+                run("ip", "-n", host, "link", "set", device, "up")
             run("ip", "-n", self.hub, "link", "set", port, "master", "bridge0")
             run("ip", "-n", self.hub, "link", "set", port, "up")
+            if self.rate is not None:
+                limit = (
+                    f"tc -n {host} qdisc add dev eth0 root tbf rate {self.rate}mbit burst 256kb latency 1s"
+                )
+                run(*limit.split())
         return self
 
     def cut(self, index: int) -> None:
