@@ -165,6 +165,8 @@ NOT_RUN = (
     r"^hf auth login",  # asks for a token
     r"--requeue",  # asks SLURM
     r"^pip install \.",  # replaces the checkout's own installation
+    r"TCPStore",  # runs until it is killed
+    r"RAY_ADDRESS",  # needs a Ray cluster
 )
 PREPARE = "python train_parallel_timed.py --total-timesteps 1024 --quiet --output-dir runs"
 PREPARED = (
