@@ -1,4 +1,4 @@
-"""What the launchers share: how a training command is written into a shell script."""
+"""Shared by the launchers: how a training command is written into a shell script."""
 
 import argparse
 import re

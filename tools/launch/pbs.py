@@ -30,7 +30,8 @@ output={output}${{PBS_ARRAY_INDEX:+-$PBS_ARRAY_INDEX}}
 job=${{PBS_JOBID%%[!0-9]*}}
 port=$((10000 + (job + 7 * ${{PBS_ARRAY_INDEX:-0}}) % 20000))
 address=$(getent ahostsv4 "$(hostname)" | awk '!/^127/ {{print $1; exit}}')
-{secret}
+# In a file, because the arguments of a process are public.
+(umask 077 && mkdir -p "$output" && od -An -N16 -tx1 /dev/urandom > "$output/.cluster-secret") || exit 5
 
 # This host is node 0; the others follow in the order of the node file.
 ordered=("$(hostname -s)")
@@ -41,8 +42,9 @@ done < <(sort -u "$PBS_NODEFILE")
 # pbsdsh runs this on every host: each finds its own place in the list.
 # shellcheck disable=SC2016  # to be expanded on each host
 node='rank=0; for host in $1; do [ "$host" = "$(hostname -s)" ] && break; rank=$((rank + 1)); done
-cd "$2" || exit 2; export PARALLEL_PPO_CLUSTER_SECRET=$3; shift 3; exec "$@" --node-rank "$rank"'
-pbsdsh -- bash -c "$node" _ "${{ordered[*]}}" {project} "$PARALLEL_PPO_CLUSTER_SECRET" \\
+cd "$2" || exit 2; PARALLEL_PPO_CLUSTER_SECRET=$(cat "$3/.cluster-secret") || exit 5
+export PARALLEL_PPO_CLUSTER_SECRET; shift 3; exec "$@" --node-rank "$rank"'
+pbsdsh -- bash -c "$node" _ "${{ordered[*]}}" {project} "$output" \\
   {training} --output-dir "$output" --num-workers {cpus} --nnodes "${{#ordered[@]}}" \\
   --master-addr "$address" --master-port "$port" {rest} &
 step=$!

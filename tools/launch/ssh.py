@@ -7,7 +7,6 @@ any number of hosts.
 
 import os
 import re
-import subprocess
 from pathlib import Path
 
 from job import SCRIPT, WAIT, InputError, number_from, parser, quoted, run
@@ -71,10 +70,10 @@ def main() -> int:
     remote = f"cd {quoted([arguments.project])} && exec {quoted(training)}"
     wait = WAIT.replace("\n", "\n  ").rstrip(" ")
     script = TEMPLATE.format(hosts=quoted(hosts), command=quoted([remote]), wait=f"  {wait}")
-    if arguments.dry_run:
-        print(script, end="")
-        return 0
-    return subprocess.run(["bash", "-c", script]).returncode
+    if not arguments.dry_run:
+        os.execvp("bash", ["bash", "-c", script])  # signals then reach the script
+    print(script, end="")
+    return 0
 
 
 if __name__ == "__main__":
