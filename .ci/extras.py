@@ -30,7 +30,7 @@ USES = {
     "minigrid": "import gymnasium, minigrid; gymnasium.make('MiniGrid-Empty-5x5-v0').reset()",
     "pandas": "import parallel_ppo, pathlib; parallel_ppo.Run(pathlib.Path('runs/parallel-1')).frame()",
 }
-USING_TESTS = ("tests/sharing", "tests/records/test_tracker_services.py")  # of the other extras
+USING_TESTS = ("tests/sharing", "tests/records/test_tracker_services.py", "tests/cluster/test_ray.py")  # of the other extras
 NOTEBOOK = "import nbformat, nbclient; nbclient.NotebookClient(nbformat.read('notebook.ipynb', 4)).execute()"
 
 
@@ -102,7 +102,7 @@ def test_notebook() -> None:
 
 def test_extras() -> None:
     """All extras fit together and do what they are for."""
-    python = environment("all", wheel("[all]"), "pytest", "scipy<2") / "python"
+    python = environment("all", wheel("[all,ray]"), "pytest", "scipy<2") / "python"
     for use in USES.values():
         call(python, "-c", use)
     call(python, ROOT / "examples" / "three_lines.py")

@@ -1,21 +1,16 @@
-"""Measure what a minibatch's exchange costs between nodes, beside gloo's plain all-reduce of the same
-vector; or, with --iterations, what share of a real training
-(config/ppo_cpu_cluster.yaml) the nodes wait and transfer, and the workers have nothing to do meanwhile.
+"""Measure what a minibatch's exchange between nodes costs, compared with gloo's plain all-reduce of the same
+vector. With --iterations: how long the nodes of a real training (config/ppo_cpu_cluster.yaml) wait and
+transfer, and how long their workers are idle.
 
-Without --rate and --delay: over the loopback interface. With them: two hosts in network namespaces,
-joined by a link of that rate and one-way delay (needs root). The link is two TAP devices and a process
-between them, so it needs no queueing discipline.
+Nodes use the loopback interface. With --rate each node is a host in a network namespace that sends at most
+that many Mbit/s (needs root).
 """
 
 import argparse
-import collections
 import contextlib
-import fcntl
 import json
 import os
-import select
 import statistics
-import struct
 import subprocess
 import sys
 import tempfile
@@ -33,9 +28,9 @@ from parallel_ppo.arguments import Parser, number_list, positive, run  # noqa: E
 from parallel_ppo.exits import InputError  # noqa: E402
 from parallel_ppo.records.trace import read_events  # noqa: E402
 from parallel_ppo.settings.layers import load_settings  # noqa: E402
+from tools.network import Network, why_not  # noqa: E402
 
-EXAMPLE = "benchmarks/cluster.py --rate 1000 --delay 1"
-TUNSETIFF, IFF_TAP, IFF_NO_PI, MTU = 0x400454CA, 0x0002, 0x1000, 30000
+EXAMPLE = "benchmarks/cluster.py --nodes 4 --rate 1000"
 PORT = 29517
 
 
@@ -77,11 +72,15 @@ def node(arguments: argparse.Namespace) -> None:
         began = time.monotonic()
         distributed.all_reduce(vector)
         times["all_reduce"].append(time.monotonic() - began)
-    sent = joined.exchange.bytes_sent / (arguments.rounds + 2)
-    result: dict[str, Any] = {"nodes": arguments.nodes, "policy": arguments.policy,
-    "parameters": memory.gradient.size,
-                              "bytes_sent_per_minibatch": round(sent), "rate_mbit": arguments.rate,
-                              "delay_ms": arguments.delay}  # fmt: skip
+    exchange, repeats = joined.exchange, arguments.rounds + 2
+    result: dict[str, Any] = {
+        "nodes": arguments.nodes,
+        "policy": arguments.policy,
+        "parameters": memory.gradient.size,
+        "bytes_sent_per_minibatch": round(exchange.bytes_sent / repeats),
+        "messages_sent_per_minibatch": round(exchange.messages_sent / repeats),
+        "rate_mbit": arguments.rate,
+    }
     for name, values in times.items():
         result[f"{name}_ms_median"] = round(1000 * statistics.median(values[2:]), 2)
         result[f"{name}_ms_least"] = round(1000 * min(values[2:]), 2)
@@ -150,7 +149,6 @@ def report(arguments: argparse.Namespace, lag: int, directory: Path) -> None:
     seconds = sum(record["t_iter"] for record in records)
     result = {"nodes": arguments.nodes, "algorithm": arguments.algorithm, "lag": lag,
               "policy": arguments.policy, "reduction": arguments.reduction, "rate_mbit": arguments.rate,
-              "delay_ms": arguments.delay,
               "t_iter": [round(record["t_iter"], 3) for record in records]}  # fmt: skip
     for name in ("t_sync_wait", "t_sync_transfer"):
         result[name] = [round(record[name], 3) for record in records]
@@ -162,72 +160,12 @@ def report(arguments: argparse.Namespace, lag: int, directory: Path) -> None:
     print(json.dumps(result), flush=True)
 
 
-# --- the link -----------------------------------------------------------------------------------------------
-
-
-def open_tap(name: str) -> int:
-    descriptor = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
-    fcntl.ioctl(descriptor, TUNSETIFF, struct.pack("16sH22x", name.encode(), IFF_TAP | IFF_NO_PI))
-    return descriptor
-
-
-def relay(taps: list[int], rate_mbit: float, delay_ms: float) -> None:
-    """Holds each frame until a link of this rate and delay would have delivered it."""
-    queues: list[collections.deque[tuple[float, bytes]]] = [collections.deque(), collections.deque()]
-    free_at = [0.0, 0.0]
-    while True:
-        now = time.monotonic()
-        for direction, queue in enumerate(queues):
-            while queue and queue[0][0] <= now:
-                with contextlib.suppress(
-                    OSError
-                ):  # the other side is full or down: a frame is lost, as on a wire
-                    os.write(taps[1 - direction], queue.popleft()[1])
-        due = min((queue[0][0] for queue in queues if queue), default=now + 0.5)
-        for tap in select.select(taps, [], [], max(0.0, due - time.monotonic()))[0]:
-            direction = taps.index(tap)
-            frame = os.read(tap, 1 << 16)
-            now = time.monotonic()
-            free_at[direction] = max(now, free_at[direction]) + len(frame) * 8 / (rate_mbit * 1e6)
-            queues[direction].append((free_at[direction] + delay_ms / 1000, frame))
-
-
-class Link:
-    """Two hosts and the wire between them; gone when the process is."""
-
-    def __init__(self, rate_mbit: float, delay_ms: float) -> None:
-        self.hosts = [f"bench{os.getpid()}n{index}" for index in range(2)]
-        taps = [open_tap(f"wire{index}") for index in range(2)]
-        for index, host in enumerate(self.hosts):
-            for words in (
-                f"netns add {host}", f"link set wire{index} netns {host}", f"-n {host} link set lo up",
-                f"-n {host} addr add 10.78.0.{index + 1}/24 dev wire{index}",
-                f"-n {host} link set wire{index} mtu {MTU} up",
-            ):  # fmt: skip
-                subprocess.run(["ip", *words.split()], check=True)
-        self.process = os.fork()
-        if self.process == 0:
-            try:
-                relay(taps, rate_mbit, delay_ms)
-            finally:
-                os._exit(1)
-
-    def close(self) -> None:
-        os.kill(self.process, 9)
-        os.waitpid(self.process, 0)
-        for host in self.hosts:
-            subprocess.run(["ip", "netns", "del", host], check=False)
-
-
 def main() -> int:
     parser = Parser(description=str(__doc__), examples=[EXAMPLE], quiet=False)
-    parser.add_argument(
-        "--nodes", type=positive, default=2, help="on the loopback interface (default: %(default)s)"
-    )
+    parser.add_argument("--nodes", type=positive, default=2, help="how many (default: %(default)s)")
     parser.add_argument("--policy", default="impala", choices=["impala", "nature"])
     parser.add_argument("--rounds", type=positive, default=20, help="default: %(default)s")
-    parser.add_argument("--rate", type=float, help="of the link, Mbit/s")
-    parser.add_argument("--delay", type=float, default=0.0, help="of the link, ms one way")
+    parser.add_argument("--rate", type=float, help="of each node's link, Mbit/s")
     parser.add_argument(
         "--iterations", type=positive, metavar="N", help="train for N iterations, after one that warms up"
     )
@@ -254,34 +192,34 @@ def main() -> int:
     if arguments.rank is not None:
         node(arguments)
         return 0
-    if arguments.rate is not None and (os.geteuid() != 0 or arguments.nodes != 2):
-        raise InputError("--rate: makes two hosts in network namespaces; needs root and --nodes 2")
+    if arguments.rate is not None and (problem := why_not()):
+        raise InputError(f"--rate: {problem}")
     lags = number_list(arguments.lags, flag="--lags", kind=int)
-    link = Link(arguments.rate, arguments.delay) if arguments.rate is not None else None
-    try:
-        with tempfile.TemporaryDirectory() as temporary:
-            if not arguments.iterations:
-                return measure(arguments, link, lambda *, rank, address: [
-                    sys.executable, __file__, *sys.argv[1:], "--rank", str(rank), "--address", address
-                ])  # fmt: skip
-            kept = arguments.output_dir or Path(temporary)
-            for number, lag in enumerate(lags * arguments.repeats):
-                directory = kept / f"{arguments.algorithm}-lag-{lag}-{number + 1}"
-                code = measure(arguments, link, partial(training, arguments, lag, directory=directory))
-                if code:
-                    return code
-                report(arguments, lag, directory)
-            return 0
-    finally:
-        if link is not None:
-            link.close()
+    with contextlib.ExitStack() as stack:
+        kept = arguments.output_dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        network = None
+        if arguments.rate is not None:
+            network = stack.enter_context(Network(arguments.nodes, arguments.rate))
+        if not arguments.iterations:
+            return measure(arguments, network, exchange_command)
+        for number, lag in enumerate(lags * arguments.repeats):
+            directory = kept / f"{arguments.algorithm}-lag-{lag}-{number + 1}"
+            code = measure(arguments, network, partial(training, arguments, lag, directory=directory))
+            if code:
+                return code
+            report(arguments, lag, directory)
+    return 0
 
 
-def measure(arguments: argparse.Namespace, link: Link | None, command: Callable[..., list[str]]) -> int:
-    """Starts all nodes, each on cores of its own, and waits for them; one that fails ends the others."""
-    address, started = "10.78.0.1" if link else "127.0.0.1", []
+def exchange_command(*, rank: int, address: str) -> list[str]:
+    return [sys.executable, __file__, *sys.argv[1:], "--rank", str(rank), "--address", address]
+
+
+def measure(arguments: argparse.Namespace, network: Network | None, command: Callable[..., list[str]]) -> int:
+    """Starts all nodes, each on its own cores, and waits for them; a node that fails ends the others."""
+    address, started = network.addresses[0] if network else "127.0.0.1", []
     for rank in range(arguments.nodes):
-        host = ["ip", "netns", "exec", link.hosts[rank]] if link else []
+        host = ["ip", "netns", "exec", network.hosts[rank]] if network else []
         bind = partial(os.sched_setaffinity, 0, own_cores(rank, arguments.nodes))
         started.append(subprocess.Popen([*host, *command(rank=rank, address=address)], preexec_fn=bind))
     while any(process.poll() is None for process in started):
