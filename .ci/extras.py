@@ -30,7 +30,11 @@ USES = {
     "minigrid": "import gymnasium, minigrid; gymnasium.make('MiniGrid-Empty-5x5-v0').reset()",
     "pandas": "import parallel_ppo, pathlib; parallel_ppo.Run(pathlib.Path('runs/parallel-1')).frame()",
 }
-USING_TESTS = ("tests/sharing", "tests/records/test_tracker_services.py", "tests/cluster/test_ray.py")  # of the other extras
+USING_TESTS = (
+    "tests/sharing",
+    "tests/records/test_tracker_services.py",
+    "tests/cluster/test_ray.py",
+)  # of the other extras
 NOTEBOOK = "import nbformat, nbclient; nbclient.NotebookClient(nbformat.read('notebook.ipynb', 4)).execute()"
 
 

@@ -183,7 +183,8 @@ def train_parallel(argv: Sequence[str] | None = None, audience: Audience | None 
 
 def train_cluster(argv: Sequence[str] | None = None) -> int:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # its warnings repeat what our one line says
-    if find_engine(os.environ) is not None:
+    engine = find_engine(os.environ)
+    if engine is not None and engine.name == "torchrun":
         die_with_parent(signal.SIGTERM)  # a node whose agent was killed saves and ends, and so do the others
     parser = build_parser(
         "Train PPO on many CPU nodes: start this on every node with its own --node-rank, or with torchrun,"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.nodes import CARTPOLE, metrics, summary
+from tests.cluster.nodes import CARTPOLE, free_port, metrics, summary
 from tests.conftest import ROOT, train
 
 ray_utils = pytest.importorskip("ray.cluster_utils")
@@ -19,10 +19,16 @@ pytestmark = [pytest.mark.multiprocess, pytest.mark.slow]
 LONG = [*CARTPOLE, "--quiet", "--total-timesteps", "102400", "--set", "logging.checkpoint_interval=1"]
 
 
+def ray_node(num_cpus: int) -> dict[str, int]:
+    """With ports: on a busy machine Ray's node gives up before its agents report the ports that they chose."""
+    agents = "metrics_agent", "metrics_export", "dashboard_agent_listen", "runtime_env_agent"
+    return {"num_cpus": num_cpus, **{f"{agent}_port": free_port() for agent in agents}}
+
+
 @pytest.fixture
 def cluster() -> Iterator[ray_utils.Cluster]:
     """The head has no CPU to give: it never holds a node of the training."""
-    running = ray_utils.Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
+    running = ray_utils.Cluster(initialize_head=True, head_node_args=ray_node(num_cpus=0))
     yield running
     running.shutdown()
 
@@ -56,14 +62,14 @@ def test_lost_nodes_and_new_ones_do_not_change_the_hash(cluster: ray_utils.Clust
     """Two nodes; the coordinator of one is killed; a whole Ray node is lost; another comes."""
     run = tmp_path / "run"
     alone = train(tmp_path / "alone", *LONG)
-    first, _ = cluster.add_node(num_cpus=1), cluster.add_node(num_cpus=1)
+    first, _ = cluster.add_node(**ray_node(num_cpus=1)), cluster.add_node(**ray_node(num_cpus=1))
     launcher = launch(cluster, run, "--nodes", "1-2", "--", *LONG)
     await_true(lambda: len(metrics(run)) > 20, launcher)
     os.kill(coordinator(run), signal.SIGKILL)
     await_true(lambda: len(sessions(run)) == 2, launcher)
     cluster.remove_node(first, allow_graceful=False)
     await_true(lambda: len(sessions(run)) == 3, launcher)
-    cluster.add_node(num_cpus=1)
+    cluster.add_node(**ray_node(num_cpus=1))
     await_true(lambda: len(sessions(run)) == 4, launcher)
     output, _ = launcher.communicate(timeout=300)
     assert launcher.returncode == 0, output
@@ -72,7 +78,7 @@ def test_lost_nodes_and_new_ones_do_not_change_the_hash(cluster: ray_utils.Clust
 
 
 def test_input_errors_end_it_and_a_stop_saves(cluster: ray_utils.Cluster, tmp_path: Path) -> None:
-    cluster.add_node(num_cpus=1)
+    cluster.add_node(**ray_node(num_cpus=1))
     launcher = launch(cluster, tmp_path / "wrong", "--nodes", "1", "--", "--env", "NoSuch-v0")
     output, _ = launcher.communicate(timeout=120)
     assert launcher.returncode == 2 and "no environment is called" in output
