@@ -103,6 +103,16 @@ class Slurm:
     def submit(self, script: str) -> str:
         return self.run("sbatch", "--parsable", text=script).strip()
 
+    def kill_on(self, host: str, program: str) -> None:
+        found = self._pids(self.network.hosts[self.names.index(host)])
+        for pid in found:
+            if program in Path(f"/proc/{pid}/cmdline").read_text():
+                subprocess.run(["kill", "-9", pid], capture_output=True)
+
+    def _pids(self, namespace: str) -> list[str]:
+        found = subprocess.run(["ip", "netns", "pids", namespace], capture_output=True, text=True)
+        return found.stdout.split()
+
     def state(self, job: str) -> dict[str, str]:
         return dict(word.split("=", 1) for word in self.run("scontrol", "show", "job", job, "-o").split()
                     if "=" in word)  # fmt: skip
@@ -129,8 +139,7 @@ class Slurm:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for host in self.network.hosts:
-            found = subprocess.run(["ip", "netns", "pids", host], capture_output=True, text=True)
-            subprocess.run(["kill", "-9", *found.stdout.split()], capture_output=True)
+            subprocess.run(["kill", "-9", *self._pids(host)], capture_output=True)
         for daemon in self.daemons:
             daemon.wait()
         self.network.__exit__(kind, error, trace)

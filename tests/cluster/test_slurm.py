@@ -78,7 +78,7 @@ def test_the_time_limit_requeues_and_fewer_nodes_continue(
 def test_a_killed_task_requeues_after_a_checkpoint(slurm: Slurm, undisturbed: str, tmp_path: Path) -> None:
     job = slurm.submit(script("kill", tmp_path / "run", LONG))
     slurm.wait(lambda: len(metrics(tmp_path / "run")) > 10, "no progress")
-    subprocess.run(["pkill", "-9", "-f", f"train_ppo_distributed.py --output-dir {tmp_path / 'run'}"])
+    slurm.kill_on("node2", "train_ppo_distributed.py")
     slurm.wait(lambda: "back into the queue: yes" in log(slurm, "kill", job), "not requeued")
     assert slurm.await_state(job, "COMPLETED", "FAILED")["JobState"] == "COMPLETED"
     assert summary(tmp_path / "run")["policy_sha256"] == undisturbed
