@@ -97,6 +97,11 @@ def test_ssh_stops_by_term_and_continues(ssh: dict[str, str], tmp_path: Path) ->
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 75, output
+    until = time.monotonic() + 60
+    while not (tmp_path / "run" / "summary.json").exists():  # the connection ends before the nodes have saved
+        assert time.monotonic() < until, output
+        time.sleep(0.1)
+    time.sleep(2)  # the summary comes before the end of the process
     stopped = summary(tmp_path / "run")
     assert stopped["world_size"] == 2 and "\x1b" not in output
     (tmp_path / "hosts").write_text("two\n")

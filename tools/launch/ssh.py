@@ -29,13 +29,13 @@ for rank in "${{!hosts[@]}}"; do
     "$command --node-rank $rank" < /dev/null &
   pids+=("$!")
 done
-trap 'kill -HUP "${{pids[@]}}" 2>/dev/null' INT TERM USR1
+trap 'stopped=75; kill -HUP "${{pids[@]}}" 2>/dev/null' INT TERM USR1
 
 first_failure=0
 for step in "${{pids[@]}}"; do
 {wait}  [ "$first_failure" -eq 0 ] && first_failure=$code
 done
-exit "$first_failure"
+exit "${{stopped:-$first_failure}}"
 """
 
 
