@@ -19,5 +19,6 @@ if MISSING:
     print(f"error: {sys.executable}: has no module {MISSING[0]!r}; run {ROOT / 'setup.sh'}", file=sys.stderr)
     sys.exit(2)
 
-if Path(sys.argv[0]).absolute().parent == ROOT:  # not for tools and tests
+SCRIPT = Path(sys.argv[0]).absolute()
+if SCRIPT.parent == ROOT and SCRIPT.suffix == ".py":  # not for tools, tests and `python -c`
     restart_with_fixed_hash_seed()
