@@ -109,6 +109,7 @@ def export(weights: Weights, output: Path) -> float:
             output_names=graph.output_names,
             dynamic_axes={name: {0: "batch"} for name in (*inputs, *graph.output_names) if name != "log_std"},
             opset_version=OPSET,
+            do_constant_folding=False,  # a folded output, such as log_std, would lose its name
             dynamo=False,
         )
     model = onnx.load_from_string(buffer.getvalue())
@@ -151,14 +152,14 @@ def largest_difference(weights: Weights, filled: Filled, graph: Graph, data: byt
     session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
     actor = make_actor(weights.settings.changed("training", kernels="torch"), weights.spec, filled)
     actor.refresh()
-    worst = 0.0
+    worst, names = 0.0, graph.output_names
     for count in (1, TRIAL_ROWS + 2):
         inputs = trial_inputs(graph, count, seed=count)
-        found = dict(zip(graph.output_names, session.run(None, inputs), strict=True))
+        found = dict(zip(names, session.run(names, inputs), strict=True))
         mask = inputs.pop("action_mask", None)
         output = actor.infer(rows_of(weights.spec, list(inputs.values())))
         output = heads.masked(output, None if mask is None else torch.from_numpy(mask))
-        for name, tensor in ((graph.output_names[1], output.action), ("value", output.value)):
+        for name, tensor in ((names[1], output.action), ("value", output.value)):
             values = tensor.numpy()
             worst = max(worst, float((np.abs(found[name] - values) / np.maximum(1, np.abs(values))).max()))
     return worst

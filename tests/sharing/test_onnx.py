@@ -67,6 +67,7 @@ def test_onnxruntime_computes_what_the_policy_does(name: str, tmp_path: Path) ->
     inputs = trial_inputs(graph, 33, seed=9)
     session = onnxruntime.InferenceSession(tmp_path / "policy.onnx")
     assert [one.name for one in session.get_inputs()] == list(inputs)
+    assert [one.name for one in session.get_outputs()] == graph.output_names
     found = dict(zip(graph.output_names, session.run(None, inputs), strict=True))
     mask = inputs.pop("action_mask", None)
     actor.refresh()
