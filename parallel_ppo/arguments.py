@@ -41,7 +41,11 @@ def as_typed(example: str) -> str:
         return f"parallel-ppo {SCRIPTS[script]}{space}{rest}"
     if example.startswith(MODULE) and not is_checkout:
         return f"parallel-ppo {example.removeprefix(MODULE)}"
-    return f"python {example}"
+    try:
+        is_elsewhere = script in SCRIPTS and Path.cwd() != HOME
+    except OSError:  # the current folder was deleted
+        is_elsewhere = True
+    return f"python {HOME / example}" if is_elsewhere else f"python {example}"
 
 
 class Parser(argparse.ArgumentParser):

@@ -1,6 +1,7 @@
 """Exit codes, and the exceptions that carry them to the command line."""
 
 import signal
+import traceback
 from enum import IntEnum
 
 from parallel_ppo.printable import printable
@@ -21,12 +22,22 @@ class ExitCode(IntEnum):
 
 
 class RunError(Exception):
-    """Ends the run with one line for the user and the exit status `code`."""
+    """Ends the run with one line for the user and the exit status `code`. `details`: the traceback of the user's
+    code that failed, from another process.
+    """
 
     code: int = ExitCode.INPUT
+    details: str = ""
 
     def __str__(self) -> str:
         return printable(" ".join(map(str, self.args)))
+
+
+def details_of(error: BaseException) -> str:
+    """The traceback of the cause of an error; empty if there is none."""
+    if isinstance(error, RunError) and error.details:
+        return error.details
+    return "".join(traceback.format_exception(error.__cause__)) if error.__cause__ else ""
 
 
 class InputError(RunError):

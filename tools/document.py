@@ -1,4 +1,5 @@
-"""Writes the tables of settings and metrics into docs/configuration.md and docs/metrics.md.
+"""Writes the tables of settings and metrics into docs/configuration.md and docs/metrics.md, and the keywords of
+`parallel_ppo.train`.
 
 The text around the tables is written by hand. Run this after a change of the schema or the table of metrics.
 """
@@ -7,8 +8,19 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
+PARAMETERS = ("id", "callbacks")  # `train` has parameters for them
+CALLABLE = ("learning_rate", "clip_range")
+KEYWORDS = '''"""The keywords of `parallel_ppo.train` for editors and type checkers. Written by tools/document.py."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypedDict
+
+
+class Keywords(TypedDict, total=False):
+'''
 ROOT = Path(__file__).resolve().parents[1]
 if __name__ == "__main__":
     sys.path.insert(0, str(ROOT))
@@ -50,6 +62,41 @@ def with_table(page: str, heading: str, new: str) -> str:
     return changed
 
 
+def keywords() -> str:
+    """The module with the keywords of `parallel_ppo.train`: of equal names the first, as there."""
+    lines: dict[str, str] = {}
+    for section in Settings.model_fields.values():
+        for name, field in section.annotation.model_fields.items():  # type: ignore[union-attr]
+            if name in PARAMETERS:
+                continue
+            first = field.description.partition(". ")[0].rstrip(".")
+            lines.setdefault(name, f"    # {first}\n    {name}: {type_name(name, field.annotation)}\n")
+    return KEYWORDS + "".join(lines.values())
+
+
+def type_name(name: str, annotation: Any) -> str:
+    """For people who write a call: `int | Literal["auto"]` is `int | str`."""
+    if name in CALLABLE:
+        return "float | Callable[[float], float]"
+    found: list[str] = []
+
+    def visit(part: Any) -> None:
+        if get_origin(part) in (Union, UnionType):
+            for one in get_args(part):
+                visit(one)
+        elif get_origin(part) is Annotated:
+            visit(get_args(part)[0])
+        elif get_origin(part) is Literal:
+            found.append("str")
+        elif get_origin(part) in (list, dict):
+            found.append({list: "Sequence[Any]", dict: "dict[str, Any]"}[get_origin(part)])
+        else:
+            found.append("None" if part is type(None) else part.__name__)
+
+    visit(annotation)
+    return " | ".join(dict.fromkeys([*found, *(["type"] if name == "policy" else [])]))
+
+
 def pages() -> dict[Path, str]:
     configuration, metrics = ROOT / "docs" / "configuration.md", ROOT / "docs" / "metrics.md"
     found = {path: path.read_text() for path in (configuration, metrics)}
@@ -57,6 +104,7 @@ def pages() -> dict[Path, str]:
         found[configuration] = with_table(found[configuration], name, settings_table(field.annotation))
     for group in dict.fromkeys(metric.group for metric in METRICS.values()):
         found[metrics] = with_table(found[metrics], group, metrics_table(group))
+    found[ROOT / "parallel_ppo" / "library" / "keywords.py"] = keywords()
     return found
 
 

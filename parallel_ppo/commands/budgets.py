@@ -45,9 +45,12 @@ def _with_horizon(
     is: the run is then the beginning of the longer one.
     """
     training = settings.training
-    is_linear = "linear" in (training.learning_rate_schedule, training.clip_range_schedule)
     horizon, steps = training.schedule_steps or training.total_timesteps, training.total_timesteps
-    if not is_linear or training.schedule_by != "steps" or given.get("training.schedule_steps") is not None:
+    if (
+        not training.with_horizon
+        or training.schedule_by != "steps"
+        or given.get("training.schedule_steps") is not None
+    ):
         return settings
     if "total_timesteps" in stops:
         if is_shipped and horizon is not None and steps is not None and steps > horizon:

@@ -66,7 +66,7 @@ def _evaluate(argv: Sequence[str] | None) -> int:
     arguments = build_parser().parse_args(argv)
     policy = policy_from(arguments, num_episodes=arguments.num_episodes, max_steps=arguments.max_steps)
     level_sets = chosen_levels(arguments.levels, policy.settings.env)
-    output = output_file(arguments.output, policy.weights.path, "evaluation.json", (".json",))
+    output = output_file(arguments, policy, "evaluation.json", (".json",))
     if arguments.render:
         camera = filming.check_camera(policy, level_sets[0])
     episodes = play_on_workers(policy, level_sets, arguments.num_workers, arguments.quiet)

@@ -75,7 +75,7 @@ def _play(argv: Sequence[str] | None) -> int:
         )
     policy = policy_from(arguments, num_episodes=episodes, max_steps=arguments.max_steps)
     level_set, levels = _levels(arguments.levels, policy)
-    output = output_file(arguments.output, policy.weights.path, "play", ("", ".mp4", ".gif"))
+    output = output_file(arguments, policy, "play", ("", ".mp4", ".gif"))
     camera = check_camera(
         policy,
         level_set,

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from parallel_ppo.arguments import Parser, named_run, number_from
+from parallel_ppo.evaluation.hub import HUB
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, load_policy
 from parallel_ppo.evaluation.policy_files import run_root
 from parallel_ppo.exits import InputError
@@ -13,8 +14,8 @@ from parallel_ppo.exits import InputError
 
 def add_policy_flags(parser: Parser) -> None:
     where = (
-        "a run directory (its latest checkpoint), its name in runs/, one checkpoint of it, or weights"
-        " (.safetensors)"
+        "a run directory (its latest checkpoint), its name in runs/, one checkpoint of it, weights"
+        " (.safetensors), or hub:user/name"
     )
     add = parser.add_argument
     add("policy", nargs="?", type=named_run, metavar="RUN_OR_FILE", help=where)
@@ -39,9 +40,13 @@ def policy_from(arguments: argparse.Namespace, **evaluation: Any) -> LoadedPolic
     )
 
 
-def output_file(given: Path | None, weights: Path, name: str, suffixes: Sequence[str]) -> Path:
+def output_file(
+    arguments: argparse.Namespace, policy: LoadedPolicy, name: str, suffixes: Sequence[str]
+) -> Path:
     """Makes its folder. Raises before the work starts if the file cannot be written."""
-    path = (given or run_root(weights) / name).absolute()  # an environment may change the working folder
+    is_shared = str(arguments.policy or arguments.checkpoint).startswith(HUB)
+    folder = Path() if is_shared else run_root(policy.weights.path)
+    path = (arguments.output or folder / name).absolute()  # an environment may change the working folder
     if path.suffix not in suffixes:
         raise InputError(
             f"--output {path}: expected a name that ends in {' or '.join(filter(None, suffixes))}"

@@ -97,7 +97,12 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals, audienc
     keep_freed_memory()
     from parallel_ppo.training.planning import make_plan
 
-    report = print if arguments.verbose and not arguments.print_config else lambda line: None
+    is_silent = arguments.quiet or arguments.print_config
+
+    def report(line: str) -> None:
+        if not is_silent:
+            print(f"note: {line}", file=sys.stderr)
+
     requeue = Requeue(arguments.requeue)
     signals.before_leaving = requeue.ask_after
     if getattr(arguments, "carry_on", False):
@@ -116,6 +121,8 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals, audienc
         trace=arguments.trace,
         node=node,
     )
+    if plan.settings.training.init_from is not None:
+        plan = plan._replace(initial=_initial_arrays(plan))
     if arguments.resume is None and (warning := one_step_epochs(plan.settings, flag_values(arguments))):
         print(f"warning: {warning}", file=sys.stderr)
     if arguments.print_config:
@@ -127,6 +134,17 @@ def _execute(arguments: argparse.Namespace, kind: str, signals: Signals, audienc
         code = _run(plan, arguments, signals, audience)
     requeue.ask_after(signals.pending.signal_name if signals.pending is not None else None)
     return int(code)
+
+
+def _initial_arrays(plan: "Plan") -> dict[str, Any]:
+    """For a run that has no checkpoint yet; other nodes receive the state."""
+    from parallel_ppo.training import checkpoint
+
+    if not plan.node.leads or checkpoint.steps(plan.directory.checkpoints):
+        return {}
+    from parallel_ppo.evaluation.policy_files import initial_arrays
+
+    return initial_arrays(plan.settings, plan.spec, trust=plan.trust)
 
 
 def _run(

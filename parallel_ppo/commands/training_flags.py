@@ -21,8 +21,8 @@ from parallel_ppo.arguments import (
 from parallel_ppo.cluster.engines import find_engine, settings_from_engine
 from parallel_ppo.commands.budgets import with_budgets
 from parallel_ppo.exits import InputError
-from parallel_ppo.settings.env_families import family_of
-from parallel_ppo.settings.layers import check_sections, load_settings, nearest
+from parallel_ppo.settings.env_families import canonical, family_of
+from parallel_ppo.settings.layers import check_sections, load_settings, nearest, read_settings
 from parallel_ppo.settings.schema import (
     STOP_CONDITIONS,
     EnvSettings,
@@ -34,6 +34,7 @@ from parallel_ppo.settings.yaml_files import parse_value, read_yaml
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"  # in a checkout, a link to the one at the root
 
+VECTORS = "vectors.yaml"
 Flags = dict[str, tuple[str, Callable[[str], Any]]]  # flag -> key and converter
 COMMON_FLAGS: Flags = {
     "--duration": ("training.duration", hours),
@@ -50,6 +51,7 @@ COMMON_FLAGS: Flags = {
     "--batch-size": ("training.batch_size", whole_number),
     "--learning-rate": ("training.learning_rate", number),
     "--policy": ("training.policy", str),
+    "--init-from": ("training.init_from", str),
     "--seed": ("training.seed", whole_number),
 }
 PARALLEL_FLAGS: Flags = {
@@ -196,8 +198,11 @@ def settings_from(arguments: argparse.Namespace, kind: str, report: Callable[[st
     if not base and file is None:
         env_id, algorithm = flags.get("env.id"), flags.get("training.algorithm", "ppo")
         file = shipped_config(env_id, kind, algorithm)
-        if file is not None and (env_id is not None or algorithm != "ppo"):
-            report(f"using {file.relative_to(CONFIG.parent)} for {env_id or algorithm}")
+        if file is None and algorithm == "ppo":
+            file = _config_for_observations(flags)
+        is_shown = arguments.verbose and not arguments.print_config
+        if file is not None and is_shown and (env_id is not None or algorithm != "ppo"):
+            print(f"using {file.relative_to(CONFIG.parent)} for {env_id or algorithm}")
     settings = load_settings(file=file, flags=flags, base=base)
     if "cluster.master_addr" in given and "cluster.nnodes" not in flags and settings.cluster.nnodes == 1:
         raise InputError("cluster.master_addr: is for several nodes; give their number with --nnodes")
@@ -210,6 +215,19 @@ def settings_from(arguments: argparse.Namespace, kind: str, report: Callable[[st
     if isinstance(duration, UnitlessHours):
         report(f"--duration {duration:g} means {duration:g} hours; minutes are {duration:g}m")
     return settings
+
+
+def _config_for_observations(flags: dict[str, Any]) -> Path | None:
+    """For an environment without settings of its own: those for vectors, if it has no images."""
+    from parallel_ppo.envs.families import spaces_of
+    from parallel_ppo.envs.spaces import observation_reader
+
+    env = read_settings(file=None, flags=flags).env
+    if family_of(env.id).HAS_LEVELS:
+        return None
+    env = env.model_copy(update={"id": canonical(env.id)})
+    reader = observation_reader(spaces_of(env)[0], env.id)
+    return CONFIG / VECTORS if reader.dtype == "float32" else None
 
 
 def _check_effect(given: dict[str, Any], settings: Settings) -> None:

@@ -45,6 +45,7 @@ class EnvSpec(NamedTuple):
     state_bytes: int  # space reserved for one environment's saved state
     parts: tuple[Part, ...] = ()
     masks_actions: bool = False  # some states forbid some choices
+    spaces: str = ""  # of Gymnasium, as `spaces.spaces_as_text` writes them; empty if they cannot be written
 
     @property
     def is_image(self) -> bool:
@@ -85,6 +86,7 @@ class EnvSpec(NamedTuple):
             values["state_bytes"],
             tuple(Part(is_image, tuple(size), offset) for is_image, size, offset in values.get("parts", [])),
             values.get("masks_actions", False),
+            values.get("spaces", ""),
         )
 
 
@@ -118,7 +120,8 @@ class Step(NamedTuple):
     truncated: np.ndarray | None  # [n] bool: the episode was cut, not finished
     final_observation: np.ndarray | None  # [n, ...] valid if truncated
     level_seed: np.ndarray | None  # [n] int32: level of the episode that ended, valid at episode_start
-    level_complete: np.ndarray | None = None  # [n] bool: that level was solved, valid at episode_start
+    level_complete: np.ndarray | None = None  # [n] 1: it was solved, -1: unknown; valid at episode_start
+    info: np.ndarray | None = None  # [n, K] values of `env.info_keys`, NaN: none; valid at episode_start
 
 
 class View(NamedTuple):

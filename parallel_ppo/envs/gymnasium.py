@@ -12,6 +12,7 @@ import numpy as np
 from parallel_ppo.envs import replay_check
 from parallel_ppo.envs.contract import EnvSpec, ReplayCheck, Step, View
 from parallel_ppo.envs.single import CLOSE_PATIENCE, MAX_REPLAY, Single
+from parallel_ppo.envs.spaces import spaces_as_text
 from parallel_ppo.exits import EnvironmentFault, InputError, NumbersError
 from parallel_ppo.printable import described, printable
 from parallel_ppo.settings.named_code import calling_user_code, find, import_for
@@ -62,7 +63,7 @@ def probe(settings: EnvSettings) -> EnvSpec:
     try:
         capacity = _try(single)
     except EnvironmentFault as error:
-        raise InputError(f"env.id: {settings.id} {error.detail}") from None
+        raise InputError(f"env.id: {settings.id} {error.detail}") from error.__cause__
     except NumbersError as error:
         detail = str(error).removeprefix(single.where)
         raise InputError(f"env.id: {settings.id}{detail}") from None
@@ -77,6 +78,7 @@ def probe(settings: EnvSettings) -> EnvSpec:
         capacity,
         single.reader.parts,
         single.action_masks is True,
+        spaces_as_text(single.env.observation_space, single.env.action_space),
     )
 
 
@@ -162,7 +164,7 @@ class GymnasiumSlice:
         self, *, settings: EnvSettings, seed: int, first_env: int, num_envs: int, num_views: int = 0
     ) -> None:
         """The first `num_views` environments can be rendered."""
-        self.num_views = num_views
+        self.num_views, self.info_keys = num_views, settings.info_keys
         indices = range(first_env, first_env + num_envs)
         self.singles = _singles(settings, seed, indices, "rgb_array" if num_views else None)
         reader = self.singles[0].reader
@@ -182,11 +184,15 @@ class GymnasiumSlice:
     def step(self, action: np.ndarray) -> Step:
         n, rows, final = len(self.singles), self.rows, None
         reward, start, cut = np.zeros(n, np.float32), np.zeros(n, bool), np.zeros(n, bool)
+        success, info = np.full(n, -1, np.int8), np.zeros((n, len(self.info_keys)), np.float32)
         for index, single in enumerate(self.singles):
             row = rows[index]
             reward[index], terminated, truncated = single.step(action[index], row)
             if terminated or truncated:
                 start[index] = True
+                solved = single.reported("is_success")
+                success[index] = -1 if np.isnan(solved) else solved > 0
+                info[index] = [single.reported(key) for key in self.info_keys]
                 if not terminated:
                     single.check(row)
                     cut[index] = True
@@ -194,7 +200,7 @@ class GymnasiumSlice:
                     final[index] = row
                 single.reset(row)
         self._check()
-        return Step(rows.copy(), reward, start, cut, final, None)
+        return Step(rows.copy(), reward, start, cut, final, None, success, info)
 
     def _check(self) -> None:
         if not np.isfinite(self.vector(self.rows)).all():

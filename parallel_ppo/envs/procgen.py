@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     import gymnasium
 
 STATE_BYTES = 1 << 20  # reserved; 20 to 40 KB are used
-SPEC = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), STATE_BYTES)
+SPACES = '[["Box", [64, 64, 3], "uint8", 0, 255], ["Discrete", 15, 0]]'  # see `spaces.spaces_as_text`
+SPEC = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), STATE_BYTES, spaces=SPACES)
 
 
 @contextlib.contextmanager

@@ -61,6 +61,10 @@ class Single:
     def _make(self) -> None:
         self.env, self.was_used = self.make_env(), False
         self.own = own_state(self.env) if self.use_own_state else None
+        try:
+            self.own_masks = self.env.get_wrapper_attr("action_masks")  # as for sb3-contrib
+        except AttributeError:
+            self.own_masks = None
 
     def close(self) -> bool:
         """Ignores errors; False if the environment did not return in time."""
@@ -85,6 +89,7 @@ class Single:
         try:
             seed = integer_seed(self.seed, "reset", self.index, self.episode)
             self.observation, info = self.env.reset(seed=seed)
+            info = self._with_mask(info)
             self.reader.write(self.observation, row)
             if self.action_masks == "auto":
                 self.action_masks = "action_mask" in info
@@ -99,10 +104,18 @@ class Single:
         self.num_actions += 1
         try:
             self.observation, reward, terminated, truncated, info = self.env.step(self.action.write(action))
+            self.info = info
             self.reader.write(self.observation, row)
-            reward, terminated, truncated = float(reward), bool(terminated), bool(truncated)
+            try:
+                reward = float(reward)
+            except TypeError:
+                raise Misfit(
+                    f"the reward {reward!r:.60}, expected a number; a wrapper such as"
+                    " gymnasium.wrappers:TransformReward can make one of it"
+                ) from None
+            terminated, truncated = bool(terminated), bool(truncated)
             if self.action_masks and not (terminated or truncated):  # no choice follows an end
-                self.mask = self.action.read_mask(info)
+                self.mask = self.action.read_mask(self._with_mask(info))
         except BaseException as error:
             self._blame("step", error)
         if not -LARGEST <= reward <= LARGEST:
@@ -113,6 +126,18 @@ class Single:
             self.log[number] = action
             self.rewards[number] = reward
         return reward, terminated, truncated
+
+    def _with_mask(self, info: dict[str, Any]) -> dict[str, Any]:
+        if self.own_masks is None or "action_mask" in info:
+            return info
+        return info | {"action_mask": self.own_masks()}
+
+    def reported(self, key: str) -> float:
+        """A number in the last `info`; NaN if there is none."""
+        try:
+            return float(self.info.get(key, math.nan))
+        except (TypeError, ValueError, AttributeError):
+            return math.nan
 
     def allowed(self, action: np.ndarray) -> np.ndarray:
         """The action, or a replacement that the mask allows."""

@@ -4,8 +4,11 @@ An observation becomes one image, one vector, or (a Dict or Tuple with images) a
 everything that is not an image, then the images.
 """
 
+import json
+import math
 import re
 import warnings
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -18,6 +21,7 @@ from parallel_ppo.exits import InputError
 MAX_CHANNELS = 16
 MAX_NUMBERS = (1 << 24) - 1  # numbers of an observation; choices or dimensions of an action
 PART_ALIGNMENT = 64  # bytes
+MAX_TEXT = 1 << 20  # characters of the spaces that are saved with a policy
 NO_BOUND = 1e30  # larger bounds mean infinity; scaling by them would overflow
 VECTOR_SPACES = (spaces.Box, spaces.Discrete, spaces.MultiDiscrete, spaces.MultiBinary)
 
@@ -309,3 +313,72 @@ def _box_writer(space: spaces.Box) -> ActionWriter:
         return np.minimum(np.maximum(scaled, low), high).reshape(shape).astype(dtype, copy=False)
 
     return ActionWriter(spec, write)
+
+
+# --- spaces that are saved with a policy --------------------------------------------------------------------
+
+
+def spaces_as_text(observation: spaces.Space, action: spaces.Space) -> str:
+    """JSON; empty if a space is unknown or very large."""
+    try:
+        text = json.dumps([_plain(observation), _plain(action)])
+    except TypeError:
+        return ""
+    return text if len(text) <= MAX_TEXT else ""
+
+
+def spaces_from_text(text: str) -> tuple[spaces.Space, spaces.Space]:
+    """ValueError or TypeError for text that `spaces_as_text` did not write."""
+    plain = json.loads(text)
+    if sum(_size(*values) for values in plain) > MAX_NUMBERS:
+        raise ValueError("impossible spaces")
+    try:
+        observation, action = (_space(*values) for values in plain)
+    except AssertionError as error:  # of Gymnasium
+        raise ValueError("impossible spaces") from error
+    return observation, action
+
+
+def _size(kind: str, *values: Any) -> int:
+    """Numbers for which memory is needed."""
+    if kind in ("Dict", "Tuple"):
+        return sum(_size(*(part[1] if kind == "Dict" else part)) for part in values[0])
+    return math.prod(values[0]) if kind in ("Box", "MultiBinary") else 0
+
+
+def _plain(space: spaces.Space) -> list[Any]:
+    if isinstance(space, spaces.Dict) and all(isinstance(key, str) for key in space):
+        return ["Dict", [[key, _plain(part)] for key, part in space.items()]]
+    if isinstance(space, spaces.Tuple):
+        return ["Tuple", [_plain(part) for part in space]]
+    if isinstance(space, spaces.Box):
+        bounds = [space.low, space.high]
+        values = [bound.min().item() if bound.min() == bound.max() else bound.tolist() for bound in bounds]
+        return ["Box", space.shape, space.dtype.name, *values]
+    if isinstance(space, spaces.Discrete):
+        return ["Discrete", int(space.n), int(space.start)]
+    if isinstance(space, spaces.MultiDiscrete):
+        return ["MultiDiscrete", space.nvec.tolist(), space.dtype.name, space.start.tolist()]
+    if isinstance(space, spaces.MultiBinary):
+        return ["MultiBinary", space.shape]
+    raise TypeError(f"{space} is unknown")
+
+
+def _space(kind: str, *values: Any) -> spaces.Space:
+    if kind == "Dict":
+        return spaces.Dict(OrderedDict((str(key), _space(*part)) for key, part in values[0]))
+    if kind == "Tuple":
+        return spaces.Tuple([_space(*part) for part in values[0]])
+    if kind == "Discrete":
+        return spaces.Discrete(values[0], start=values[1])
+    if kind == "MultiDiscrete":
+        nvec, dtype, start = values
+        return spaces.MultiDiscrete(np.array(nvec), np.dtype(dtype).type, start=np.array(start))
+    if kind == "MultiBinary":
+        [shape] = values
+        return spaces.MultiBinary(shape if len(shape) > 1 else shape[0])
+    if kind != "Box":
+        raise ValueError("unknown space")
+    shape, dtype = values[0], np.dtype(values[1]).type
+    low, high = (np.full(shape, bound, dtype) for bound in values[2:])
+    return spaces.Box(low, high, dtype=dtype)

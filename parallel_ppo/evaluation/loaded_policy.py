@@ -30,16 +30,19 @@ def load_policy(
     seed: int = 0,
     deterministic: bool = False,
     trust: bool = False,
+    plays: bool = True,
     **evaluation: Any,
 ) -> LoadedPolicy:
-    """Reports every problem with the policy or its environment. `evaluation`: settings of that section."""
-    weights, lines = policy_files.load(checkpoint, trust=trust)
+    """Reports every problem with the policy or its environment. Without `plays` the environment is not made.
+    `evaluation`: settings of that section.
+    """
+    weights, lines = policy_files.load(checkpoint, trust=trust, plays=plays)
     for line in lines:
         print(printable(line), file=sys.stderr)
     settings = weights.settings.model_copy(update={"env": chosen_env(weights.settings.env, env_id)})
     settings = settings.changed("training", seed=seed)
     settings = settings.changed("evaluation", interval=1, deterministic=deterministic, **evaluation)
-    spec = probe(settings)
+    spec = weights.spec if weights.spec.spaces and not plays else probe(settings)
     filled = policy_files.fill(weights, settings, spec)
     return LoadedPolicy(weights, usable_kernels(settings, spec), spec, filled)
 

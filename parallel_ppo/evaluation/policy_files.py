@@ -13,7 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from parallel_ppo.arguments import named_run
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.envs.spaces import action_writer, observation_reader, spaces_from_text
+from parallel_ppo.evaluation import hub
 from parallel_ppo.exits import InputError
 from parallel_ppo.features.moments import EPSILON
 from parallel_ppo.policies.actor import Actor
@@ -24,7 +27,7 @@ from parallel_ppo.settings.rules import checked
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.storage.array_files import metadata_of, parse_arrays
 from parallel_ppo.storage.files import Damaged, read_regular
-from parallel_ppo.storage.run_directory import RunDirectory
+from parallel_ppo.storage.run_directory import OWNER, RunDirectory
 from parallel_ppo.storage.user_key import is_signed
 from parallel_ppo.training import checkpoint
 from parallel_ppo.training.checkpoint import POLICY
@@ -107,27 +110,37 @@ def _in_directory(path: Path) -> list[Path]:
 def run_root(path: Path) -> Path:
     """The run directory of these weights, or the folder of the file."""
     folder = path.parent.parent if path.name == POLICY else path.parent
+    try:  # of a run with --checkpoint-dir, if both say that they belong together
+        owner = Path(read_regular(folder / OWNER, 65536).decode())
+        if RunDirectory.existing(owner).checkpoints.resolve() == folder.resolve():
+            return owner
+    except (Damaged, InputError, UnicodeDecodeError):
+        pass
     return folder.parent if folder.name == "checkpoints" else folder
 
 
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-def load(path: Path, *, trust: bool = False) -> tuple[Weights, list[str]]:
-    """The first undamaged candidate, and notes for the user about the choice."""
+def load(path: Path, *, trust: bool = False, plays: bool = True) -> tuple[Weights, list[str]]:
+    """The first undamaged candidate, and notes for the user about the choice. `path` may be a name on the hub.
+    Without `plays` the environment is not needed, and nothing of it is imported.
+    """
+    if str(path).startswith(hub.HUB):
+        path = hub.fetch(str(path), (POLICY, PROVENANCE))
     files, note = candidates(path)
     lines = [note] if note else []
     problems: list[str] = []
     for file in files:
         try:
-            weights = read(file, trust=trust)
+            weights = read(file, trust=trust, plays=plays)
             return weights, lines + [f"{problem}; {file} is used instead" for problem in problems]
         except Damaged as problem:
             problems.append(str(problem))
     raise InputError(problems[0])
 
 
-def read(file: Path, *, trust: bool = False) -> Weights:
+def read(file: Path, *, trust: bool = False, plays: bool = True) -> Weights:
     """Raises Damaged if the file cannot be used, and InputError if the user has to decide."""
     data = _read_bytes(file)
     arrays = parse_arrays(data, str(file))
@@ -145,7 +158,10 @@ def read(file: Path, *, trust: bool = False) -> Weights:
             raise ValueError("impossible steps")
         is_own = is_signed(metadata.get("signature", ""), metadata["settings"].encode())
         code = {} if is_own or trust else named_code(settings.changed("logging", callbacks=[]))
-        settings = settings if code else resolve_policy(checked(settings), spec)
+        plays = plays or not spec.spaces
+        if not plays:
+            code = {key: value for key, value in code.items() if key == "training.policy"}
+        settings = settings if code else resolve_policy(checked(settings, has_env=plays), spec)
     except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise Damaged(f"{file}: its description cannot be read ({type(error).__name__})") from None
     except InputError as error:
@@ -195,6 +211,13 @@ def _spec(values: Any) -> EnvSpec:
         and all(len(part.shape) == (3 if part.is_image else 1) for part in spec.parts)
     ):
         raise ValueError("impossible shapes")
+    if spec.spaces:
+        observation_space, action_space = spaces_from_text(spec.spaces)
+        reader = observation_reader(observation_space, "")
+        if (*reader[:2], reader.parts) != (shape, spec.observation_dtype, spec.parts) or (
+            action_writer(action_space, "").spec != action
+        ):
+            raise ValueError("impossible spaces")
     return spec
 
 
@@ -226,6 +249,18 @@ def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:
         view.copy_(torch.from_numpy(arrays[name]))
     mean, scale = _normalizer(arrays, spec) if normalizer else (np.float32(0), np.float32(1))
     return Filled(flat.numpy(), np.asarray(mean), np.asarray(scale), sha256(policy, flat))
+
+
+def initial_arrays(settings: Settings, spec: EnvSpec, *, trust: bool) -> dict[str, np.ndarray]:
+    """What a run starts with that names a source in `training.init_from`: arrays of its state, by name."""
+    source = os.path.expanduser(str(settings.training.init_from))
+    try:
+        weights, _ = load(named_run(source), trust=trust, plays=False)
+        filled = fill(weights, settings, spec)
+    except InputError as error:
+        raise InputError(f"training.init_from: {error}") from None
+    statistics = {f"observations.{key}": weights.arrays.get(f"observations.{key}") for key in NORMALIZER}
+    return {"parameters": filled.parameters} | {k: v for k, v in statistics.items() if v is not None}
 
 
 def make_actor(settings: Settings, spec: EnvSpec, filled: Filled) -> Actor:

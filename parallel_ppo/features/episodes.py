@@ -1,6 +1,10 @@
 """Finished episodes, read off a rollout's rewards and starts, and the returns of the last ones. T steps, E envs."""
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
+
+import numpy as np
 
 from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.memory.shared import SharedMemory
@@ -24,11 +28,26 @@ class Episode(NamedTuple):
     episode_return: float
     length: int
     level_seed: int | None
-    success: bool | None  # None: the environment does not report whether the level was solved
+    success: bool | None  # None: the environment does not report it
+    info: tuple[float, ...] = ()
 
-    def as_dict(self) -> dict[str, float | int | None]:
-        values = self._asdict()
-        return {"return" if key == "episode_return" else key: value for key, value in values.items()}
+    def as_dict(self, info_keys: Sequence[str] = ()) -> dict[str, float | int | None]:
+        values = {key: value for key, value in self._asdict().items() if key != "info"}
+        values = {"return" if key == "episode_return" else key: value for key, value in values.items()}
+        info = zip(info_keys, self.info, strict=True)
+        return values | {f"info/{key}": value if math.isfinite(value) else None for key, value in info}
+
+
+def episode_columns(episodes: Sequence[Episode], info_keys: Sequence[str]) -> dict[str, float | None]:
+    """Means over the episodes of an iteration, of what their environments report."""
+    reported = {"success_rate": [episode.success for episode in episodes if episode.success is not None]}
+    columns: dict[str, float | None] = {
+        name: float(np.mean(values)) for name, values in reported.items() if values
+    }
+    for index, key in enumerate(info_keys):
+        values = [value for episode in episodes if math.isfinite(value := episode.info[index])]
+        columns[f"info/{key}"] = float(np.mean(values)) if values else None
+    return columns
 
 
 class Episodes:
@@ -62,6 +81,7 @@ class Episodes:
                     int(own.episode_length[env]),
                     level if level >= 0 else None,
                     bool(complete) if complete >= 0 else None,
+                    tuple(rollout.info[t, env].tolist()),
                 )
                 found.append(episode)
                 self._remember(episode)

@@ -14,6 +14,7 @@ from typing import Any
 from parallel_ppo import exits
 from parallel_ppo.child import command
 from parallel_ppo.exits import ExitCode, RunError
+from parallel_ppo.library.words import in_python
 
 Source = str | os.PathLike[str]
 ERRORS: dict[int, type[RunError]] = {
@@ -68,7 +69,7 @@ def _run(name: str, source: Source, options: dict[str, Any]) -> subprocess.Compl
     is_verdict = outcome.returncode == ExitCode.DIFFERENT and outcome.stdout
     if outcome.returncode and not is_verdict:
         lines = outcome.stderr.strip().splitlines() or [f"{name} ended with status {outcome.returncode}"]
-        error = ERRORS.get(outcome.returncode, RunError)(lines[-1].removeprefix("error: "))
+        error = ERRORS.get(outcome.returncode, RunError)(in_python(lines[-1].removeprefix("error: ")))
         error.code = outcome.returncode
         raise error
     return outcome

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from parallel_ppo.exits import CallbackError, RunError
+from parallel_ppo.exits import CallbackError, RunError, details_of
 from parallel_ppo.records.display import Clock, Display, Phases
 from parallel_ppo.training.callbacks import Callback, Progress
 
@@ -40,9 +40,12 @@ class Caller:
     def ask(self, progress: Progress) -> str | None:
         self.tell("ask", progress.metrics)
         try:
-            answer = json.loads(self.channel.recv_bytes())
+            while "wish" in (answer := json.loads(self.channel.recv_bytes())):
+                self.tell("policy", str(progress.wishes.write_policy()))
         except (OSError, EOFError):
             return CALLER_LEFT
+        progress.wishes.numbers |= answer["numbers"]
+        progress.wishes.save |= answer["save"]
         if "failure" in answer:
             raise CallbackError(answer["failure"])
         return answer.get("stop")
@@ -102,5 +105,5 @@ def main() -> None:
         caller.tell("end", int(code))
     except RunError as error:
         code = int(error.code)
-        caller.tell("error", type(error).__name__, str(error))
+        caller.tell("error", type(error).__name__, str(error), details_of(error))
     leave(code)

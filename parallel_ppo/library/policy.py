@@ -4,7 +4,6 @@ observations.
 
 import contextlib
 import copy
-import importlib
 import os
 import threading
 from collections.abc import Iterable, Iterator
@@ -17,15 +16,22 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 
 from parallel_ppo.arguments import named_run
 from parallel_ppo.envs.families import spaces_of
-from parallel_ppo.envs.spaces import Misfit, action_writer, box_scale, first_leaf, observation_reader
+from parallel_ppo.envs.spaces import (
+    Misfit,
+    action_writer,
+    box_scale,
+    first_leaf,
+    observation_reader,
+    spaces_from_text,
+)
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, load_policy
 from parallel_ppo.evaluation.policy_files import make_actor
 from parallel_ppo.exits import InputError
 from parallel_ppo.keyed import generator
+from parallel_ppo.library.words import in_python
 from parallel_ppo.policies import heads
 from parallel_ppo.printable import one_line
 
-HUB = "hub:"
 LOADING = threading.RLock()
 
 
@@ -33,19 +39,15 @@ def load(source: str | os.PathLike[str], *, trust: bool = False, seed: int = 0) 
     """The policy of a run, its directory or its name in runs/ (the latest checkpoint), of a checkpoint,
     of a weights file, or `hub:user/name@revision`.
 
-    `seed` decides which actions are drawn. Weights that another user wrote execute nothing; `trust` lets
-    them import the environment or the network that they name.
+    The environment is not needed. `seed` decides which actions are drawn. Weights that another user wrote
+    execute nothing; `trust` lets them import the network that they name.
     """
-    name = os.path.expanduser(os.fspath(source))
-    if name.startswith(HUB):
-        place = importlib.import_module("parallel_ppo.sharing.hub").fetch(name.removeprefix(HUB))
-    else:
-        place = named_run(name)
+    place = named_run(os.path.expanduser(os.fspath(source)))
     try:
         with torch_as_in_training():
-            return Policy(load_policy(place, trust=trust), seed)
+            return Policy(load_policy(place, trust=trust, plays=False), seed)
     except InputError as error:
-        raise InputError(str(error).replace("--trust-checkpoint", "trust=True")) from None
+        raise InputError(in_python(str(error))) from None
 
 
 @contextlib.contextmanager
@@ -67,7 +69,10 @@ class Policy:
             loaded.spec,
             loaded.filled.policy_sha256,
         )
-        self.observation_space, self.action_space = spaces_of(loaded.settings.env)
+        written = loaded.spec.spaces
+        self.observation_space, self.action_space = (
+            spaces_from_text(written) if written else spaces_of(loaded.settings.env)
+        )
         self._reader = observation_reader(self.observation_space, loaded.settings.env.id)
         self._writer = action_writer(self.action_space, loaded.settings.env.id)
         self._actor = make_actor(loaded.settings, loaded.spec, loaded.filled)

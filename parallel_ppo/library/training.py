@@ -5,27 +5,38 @@ learned, and no signal handler, thread or `__main__` guard is needed here. `stop
 in the caller, between two iterations.
 """
 
+from __future__ import annotations
+
+import contextlib
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from parallel_ppo import exits
 from parallel_ppo.child import child, with_fixed_hash_seed
 from parallel_ppo.exits import ExitCode, InputError, RunError
 from parallel_ppo.library.notebook import make_display
 from parallel_ppo.library.run import Run
+from parallel_ppo.library.words import in_python
 from parallel_ppo.records.display import Clock
 from parallel_ppo.settings.layers import nearest
-from parallel_ppo.settings.schema import Settings
-from parallel_ppo.training.callbacks import Progress, failure, progress_of, stop_reason
+from parallel_ppo.settings.schema import Settings, shown_default
+from parallel_ppo.training.callbacks import Progress, Wishes, failure, progress_of, stop_reason
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+    from parallel_ppo.library.keywords import Keywords
+
+_LOCK, _num_running = threading.Lock(), 0
 PATIENCE = 60.0  # seconds that an interrupted trainer has to save
 ELSEWHERE = (
     "which the trainer's processes never run; put it in a module of its own (in a notebook: %%writefile"
@@ -44,21 +55,25 @@ def train(
     callbacks: Sequence[Callable[[Progress], Any] | str] = (),
     trust: bool = False,
     quiet: bool = False,
-    **named: Any,
+    **named: Unpack[Keywords],
 ) -> Run:
     """Trains until the budget is spent or a callback stops it, and returns the run.
 
     Settings are given by name (`seed=1, total_timesteps=100_000, num_workers=2`) or with their section
-    (`settings={"training.gamma": 0.99}`, or nested as in YAML), over those of `config`, over the
-    shipped ones: as with the command's flags. `stop_when` and `callbacks` get a `Progress` after each
-    iteration; what is true stops the run there. Whatever the command would end with an exit code for is
-    raised: `InputError`, `CallbackError`, ... , all of them `RunError`.
+    (`settings={"training.gamma": 0.99}`, or nested as in YAML). They replace those of `config`, which replace
+    the shipped ones. `stop_when` and `callbacks` get a `Progress` after each iteration; True or a text stops
+    the run. Errors are `RunError`: `InputError`, `CallbackError` and others.
+
+    Settings by name:
     """
     values = {**_flat(settings or {}), **{_key(name): value for name, value in named.items()}}
     if env is not None:
         values["env.id"] = _env(env)
     if isinstance(values.get("training.policy"), type):
         values["training.policy"] = _path("training.policy", values["training.policy"])
+    for key in ("training.learning_rate", "training.clip_range"):
+        if callable(values.get(key)):
+            values[f"{key}_schedule"] = _path(key, values.pop(key))
     if isinstance(values.get("env.wrappers"), list | tuple):
         wrappers = values["env.wrappers"]
         values["env.wrappers"] = [_path("env.wrappers", w) if callable(w) else w for w in wrappers]
@@ -74,10 +89,35 @@ def train(
     watchers = [("stop_when", stop_when)] if stop_when else []
     watchers += [(_name(callback), callback) for callback in callbacks if not isinstance(callback, str)]
     try:
-        return Session("sequential" if sequential else "parallel", flags, watchers, quiet).run()
+        with running() as others:
+            if others and "hardware.pinning" not in values:
+                flags.append("--set=hardware.pinning=none")  # they would be pinned to the same cores
+            return Session("sequential" if sequential else "parallel", flags, watchers, quiet).run()
     except InputError as error:
-        raise _explained(error, values.get("env.id")) from None
+        raise _explained(error, values.get("env.id")) from error.__cause__
 
+
+@contextlib.contextmanager
+def running() -> Iterator[int]:
+    """Counts the runs of this process, which threads may start; yields the number of other runs."""
+    global _num_running
+    with _LOCK:
+        _num_running += 1
+        others = _num_running - 1
+    try:
+        yield others
+    finally:
+        with _LOCK:
+            _num_running -= 1
+
+
+def _described() -> Iterator[str]:
+    for section in Settings.model_fields.values():
+        for name, field in section.annotation.model_fields.items():  # type: ignore[union-attr]
+            yield f"        {name} (default: {shown_default(field)}): {field.description}"
+
+
+train.__doc__ = f"{train.__doc__}\n" + "\n".join(_described())
 
 # --- what is given ------------------------------------------------------------------------------------------
 
@@ -143,6 +183,8 @@ def _path(key: str, named: Any) -> str:
     name = getattr(named, "__qualname__", None)
     if name is None:
         raise InputError(f"{key}: got {named!r:.80}; expected a class or a function")
+    if name.endswith("<lambda>"):
+        raise InputError(f"{key}: got a lambda, which has no name; use a function of a module")
     if named.__module__ == "__main__":
         raise InputError(
             f"{key}: {name} is defined in the running script or notebook, {ELSEWHERE} my_module.py) and import"
@@ -220,28 +262,40 @@ class Session:
         return self._result(trainer.returncode)
 
     def _listen(self, channel: Connection) -> None:
-        while True:
-            try:
-                kind, *values = json.loads(channel.recv_bytes())
-            except (EOFError, OSError):
-                return
-            if kind == "ask":
-                channel.send_bytes(json.dumps(self._answer(values[0])).encode())
-            else:
-                getattr(self, f"_on_{kind}", getattr(self.display, kind, None))(*values)  # type: ignore[misc]
+        with contextlib.suppress(EOFError, OSError):
+            while True:
+                (record,) = self._await(channel, "ask")
+                channel.send_bytes(json.dumps(self._answer(record, channel)).encode())
 
-    def _answer(self, record: dict[str, Any]) -> dict[str, str]:
-        """What the caller's callbacks say. An exception ends the run, which is saved before it is raised."""
+    def _await(self, channel: Connection, wanted: str) -> list[Any]:
+        """The next message of this kind; others are shown."""
+        while True:
+            kind, *values = json.loads(channel.recv_bytes())
+            if kind == wanted:
+                return values
+            getattr(self, f"_on_{kind}", getattr(self.display, kind, None))(*values)  # type: ignore[misc]
+
+    def _answer(self, record: dict[str, Any], channel: Connection) -> dict[str, Any]:
+        """The result of the caller's callbacks. After an exception the run is saved, then it is raised."""
         assert self.directory is not None
+
+        def write_policy() -> Path:
+            channel.send_bytes(json.dumps({"wish": "policy"}).encode())
+            return Path(self._await(channel, "policy")[0])
+
+        wishes = Wishes(write_policy)
+        answer: dict[str, Any] = {}
         for name, call in self.watchers:
             try:
-                reason = stop_reason(name, call(progress_of(record, self.directory)))
-                if reason is not None:
-                    return {"stop": reason}
+                reason = stop_reason(name, call(progress_of(record, self.directory, wishes)))
             except Exception as error:
                 self.cause = error
-                return {"failure": str(failure(name, record["iteration"], error, self.directory))}
-        return {}
+                answer["failure"] = str(failure(name, record["iteration"], error, self.directory))
+                break
+            if reason is not None:
+                answer["stop"] = reason
+                break
+        return answer | {"numbers": wishes.numbers, "save": wishes.save}
 
     def _on_start(self, header: list[str]) -> None:
         self.display.start(header, lambda: self.clock)
@@ -261,10 +315,12 @@ class Session:
     def _on_end(self, code: int) -> None:
         self.code = code
 
-    def _on_error(self, name: str, line: str) -> None:
+    def _on_error(self, name: str, line: str, details: str) -> None:
         kind = getattr(exits, name, RunError)
         self.error = kind.__new__(kind)
-        Exception.__init__(self.error, line)
+        Exception.__init__(self.error, in_python(line))
+        self.error.details = details
+        self.error.__cause__ = RuntimeError(f"in the trainer's process:\n{details}") if details else None
 
     def _result(self, status: int) -> Run:
         if self.cause is not None:

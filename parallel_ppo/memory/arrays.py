@@ -27,6 +27,7 @@ class RolloutBuffer(Rollout):
     final_value = array("T E", f4, written="collect", gathered=True)
     level_seed = array("T E", "int32", written="collect", gathered=True)  # where an episode ends, else -1
     level_complete = array("T E", "int8", written="collect", gathered=True)
+    info = array("T E info", f4, written="collect", gathered=True)  # where an episode ends
     advantage = array("T E", f4, written="targets", sampled=True)
     target_return = array("T E", f4, written="targets", sampled=True)
     learner_value = array("T+1 E", f4, written="revalue", when="revalues", gathered=True)

@@ -105,6 +105,9 @@ METRICS = {
     ),
     "episode_length_mean": Metric("episodes", "steps", "Mean length of the same episodes."),
     "episodes": Metric("episodes", "", "Finished episodes so far."),
+    "success_rate": Metric(
+        "episodes", "", "Share of this iteration's episodes that ended in success, if it is known."
+    ),
     "eval_train_return": Metric(
         "evaluation", "", "Mean return of the evaluation on the training levels, if one was due."
     ),
@@ -168,7 +171,9 @@ NOT_LEARNING = frozenset(name for name, metric in METRICS.items() if metric.grou
 
 
 def tag(name: str) -> str:
-    """The name of a column in TensorBoard."""
+    """The name of a column in TensorBoard. Names of the user, such as `info/x`, have a group."""
+    if "/" in name:
+        return name
     return f"{METRICS[name].group if name in METRICS else 'learning'}/{name}"
 
 
@@ -239,9 +244,14 @@ class TensorBoardLog:
     delay the first environment step.
     """
 
-    def __init__(self, directory: Path, records: Iterable[Record], episodes: Iterable[Record]) -> None:
-        """`records` and `episodes` of earlier sessions are read when the file is opened."""
-        self.directory, self.earlier = directory, (records, episodes)
+    def __init__(
+        self, directory: Path, records: Iterable[Record], episodes: Iterable[Record], began: float
+    ) -> None:
+        """`records` and `episodes` of earlier sessions are read when the file is opened. `began`: the Unix time
+        at which the run would have begun without a pause between its sessions.
+        """
+        self.directory, self.earlier, self.began = directory, (records, episodes), began
+        self.times: dict[str, float] = {}  # at which iterations ended
         self.writer: Any = None
 
     def _open(self) -> None:
@@ -257,32 +267,33 @@ class TensorBoardLog:
         self.writer = RecordWriter(self.file)
         self.writer.write(Event(file_version="brain.Event:2").SerializeToString())
         (records, episodes), self.earlier = self.earlier, ([], [])
-        for episode in episodes:
-            self.episode(episode)
-        for record in records:
-            self.record(record)
-        self.file.flush()
+        self.add(records, episodes)
 
-    def record(self, record: Record) -> None:
-        values = [(tag(k), v) for k, v in record.items() if k not in ("iteration", "steps_global")]
-        self._write(record.get("steps_global"), values)
-        self.file.flush()
-
-    def episode(self, episode: Record) -> None:
-        values = [(f"episodes/{name}", episode.get(name)) for name in ("return", "length")]
-        self._write(episode.get("step"), values)
-
-    def _write(self, step: Any, values: list[tuple[str, Any]]) -> None:
-        """Leaves out values that cannot be drawn: records may have been edited by hand."""
+    def add(self, records: Iterable[Record], episodes: Iterable[Record]) -> None:
         if self.writer is None:
             self._open()
+        for record in records:
+            elapsed = record.get("wall_time")
+            now = self.began + (elapsed if type(elapsed) is float and abs(elapsed) < LARGEST else 0.0)
+            self.times[str(record.get("iteration"))] = now
+            values = [(tag(k), v) for k, v in record.items() if k not in ("iteration", "steps_global")]
+            self._write(record.get("steps_global"), now, values)
+        for episode in episodes:
+            values = [(f"episodes/{name}", episode.get(name)) for name in ("return", "length")]
+            now = self.times.get(str(episode.get("iteration")), self.began)
+            self._write(episode.get("step"), now, values)
+        self.file.flush()
+
+    def _write(self, step: Any, now: float, values: list[tuple[str, Any]]) -> None:
+        """Records may have been edited by hand: what cannot be drawn is left out."""
         drawn = [
             self.summary.Value(tag=name.encode(errors="replace").decode(), simple_value=float(value))
             for name, value in values
             if type(value) in (int, float) and (abs(value) < LARGEST or value != value)
         ]
         if type(step) is int and 0 <= step < 2**63:
-            self.writer.write(self.event(step=step, summary=self.summary(value=drawn)).SerializeToString())
+            event = self.event(wall_time=now, step=step, summary=self.summary(value=drawn))
+            self.writer.write(event.SerializeToString())
 
     def close(self) -> None:
         if self.writer is not None:

@@ -1,7 +1,10 @@
 """Gymnasium as a kind of environment (`env_families.py`): names, options and rules."""
 
+import importlib.util
 from collections.abc import Iterable
 
+from parallel_ppo.arguments import shortened
+from parallel_ppo.exits import InputError
 from parallel_ppo.settings.named_code import import_for
 from parallel_ppo.settings.schema import EnvSettings, Settings
 
@@ -9,7 +12,18 @@ NAME = "Gymnasium"
 EXAMPLE = "a registered Gymnasium id such as CartPole-v1"
 MODULE = "parallel_ppo.envs.gymnasium"
 HAS_LEVELS = False
-OPTIONS = ("kwargs", "wrappers", "fresh_objects", "action_masks")
+# The packages that register ids of other projects: how the ids begin, module, and name for pip.
+PACKAGES = (
+    (("ALE/",), "ale_py", "ale-py"),
+    (("MiniGrid-", "BabyAI-"), "minigrid", "minigrid"),
+    (("Fetch", "Hand", "Adroit", "PointMaze_", "AntMaze_", "FrankaKitchen-"), "gymnasium_robotics",
+     "gymnasium-robotics"),
+    (("highway-", "merge-", "roundabout-", "parking-", "intersection-", "racetrack-"), "highway_env",
+     "highway-env"),
+    (("Vizdoom",), "vizdoom.gymnasium_wrapper", "vizdoom"),
+    (("dm_control/",), "shimmy", "shimmy[dm-control]"),
+)  # fmt: skip
+OPTIONS = ("kwargs", "wrappers", "fresh_objects", "action_masks", "info_keys")
 
 
 def names() -> Iterable[str]:
@@ -28,8 +42,16 @@ def short_name(env_id: str) -> str:
 
 
 def canonical(env_id: str) -> str | None:
-    """Imports the module before the colon, which registers the environment or contains its class."""
+    """Imports the module that registers the environment or contains its class: the one before the colon, or that of a
+    known package.
+    """
     module, _, name = env_id.rpartition(":")
+    if not module and name not in names():
+        for starts, package, project in PACKAGES:
+            if name.startswith(starts):
+                if importlib.util.find_spec(package.partition(".")[0]) is None:
+                    raise InputError(f"env.id: {shortened(env_id)} needs a package: pip install {project}")
+                return canonical(f"{package}:{name}")
     holder = import_for("env.id", module, env_id) if module else None
     return env_id if name in names() or callable(getattr(holder, name, None)) else None
 

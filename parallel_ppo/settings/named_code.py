@@ -22,7 +22,7 @@ def calling_user_code(failure: str, advice: str = "") -> Iterator[None]:
     except BaseException as error:
         if is_interruption(error):
             raise
-        raise InputError(f"{failure} ({described(error)}){advice}") from None
+        raise InputError(f"{failure} ({described(error)}){advice}") from error
 
 
 def import_for(key: str, module: str, path: str) -> Any:

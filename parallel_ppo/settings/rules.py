@@ -10,15 +10,20 @@ from parallel_ppo.settings.schema import MAX_MICROBATCHES, Settings, TrainingSet
 from parallel_ppo.settings.yaml_files import MAX_CONFIG_BYTES
 
 
-def checked(settings: Settings) -> Settings:
-    """The same settings with the full name of the environment, if they are valid together."""
-    settings = settings.changed("env", id=canonical(settings.env.id))
+def checked(settings: Settings, *, has_env: bool = True) -> Settings:
+    """The same settings with the full name of the environment, if they are valid together. Without `has_env` the
+    environment need not be installed.
+    """
+    if has_env:
+        settings = settings.changed("env", id=canonical(settings.env.id))
     check_env(settings)
     _check_slices(settings)
     _check_algorithm(settings)
     _check_curiosity(settings)
     _check_batch(settings)
     _check_plain(settings)
+    if settings.evaluation.chooses_best:
+        _require(settings.evaluation.interval, "evaluation.chooses_best: needs evaluation.interval")
     if settings.hardware.buffers == "file":
         _require(settings.hardware.buffer_directory, "hardware.buffers: file needs hardware.buffer_directory")
     return settings

@@ -21,6 +21,7 @@ from parallel_ppo.settings.kinds import (
     CURIOSITY_KINDS,
     NetworkKind,
     checked_policy,
+    is_own,
     network_kind,
 )
 
@@ -33,15 +34,18 @@ def _hours(value: Any) -> Any:
     return float(hours(value)) if isinstance(value, str) else value
 
 
-def _one_of(names: Collection[str]) -> AfterValidator:
+def _one_of(names: Collection[str], *, own: str = "") -> AfterValidator:
+    """`own`: code of the user's is allowed, as this text says."""
+
     def check(name: str) -> str:
-        if name not in names:
-            raise ValueError(f"expected {', '.join(names)}")
+        if name not in names and not (own and is_own(name)):
+            raise ValueError(f"expected {', '.join(names)}{own}")
         return name
 
     return AfterValidator(check)
 
 
+FUNCTION = " or module:function"
 Positive = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=10**18)]  # accepts 1e6
 PositiveFloat = Annotated[float, Field(gt=0)]
 Hours = Annotated[float, BeforeValidator(_hours), Field(gt=0)]  # accepts 5m, 1.5h
@@ -121,6 +125,11 @@ class EnvSettings(Section):
     use_generated_assets: bool = setting(False, "Procgen: use randomly generated images.")
     use_monochrome_assets: bool = setting(False, "Procgen: use rectangles of one color.")
     restrict_themes: bool = setting(False, "Procgen: use one theme only.")
+    info_keys: Annotated[list[str], NotLearning] = setting(
+        [],
+        "Gymnasium: numbers in the last `info` of an episode to record, in episodes.jsonl and as `info/KEY` in"
+        " metrics.jsonl.",
+    )
     kwargs: dict[str, Any] = setting(
         {}, "Gymnasium: arguments of `gymnasium.make`. `--set env.kwargs.x=1` sets one of them."
     )
@@ -169,13 +178,17 @@ class TrainingSettings(Section):
     lane_samples: Positive | None = setting(
         None,
         "Largest number of samples in one unit of gradient work.",
-        shown="64; MLP: a slice's samples of a minibatch",
+        shown="64; vectors: a slice's samples of a minibatch",
     )
     policy: Annotated[str, AfterValidator(checked_policy)] = setting(
         "auto",
         "Network: auto, impala, impoola, nature, small_image, mlp, or your own as module:Class. `auto`:"
         " small_image for images up to 32 x 32, impala for larger ones, mlp for vectors; for observations"
         " with both, one of each.",
+    )
+    init_from: Annotated[str, Field(min_length=1)] | None = setting(
+        None,
+        "Start with the parameters and observation statistics of a run, a checkpoint, weights or hub:user/name.",
     )
     hidden_sizes: Annotated[list[Width], Field(max_length=64)] = setting(
         [64, 64], "Sizes of the hidden layers of the MLP."
@@ -195,8 +208,12 @@ class TrainingSettings(Section):
     learning_rate: PositiveFloat = setting(
         5e-4, "Step size of the optimizer.", shown="0.0005; a2c and a3c: 0.0007"
     )
-    learning_rate_schedule: Literal["constant", "linear", "adaptive"] = setting(
-        "constant", "constant, linear: decay to 0, or adaptive: follow the approximate KL of each minibatch."
+    learning_rate_schedule: Annotated[str, _one_of(("constant", "linear", "adaptive"), own=FUNCTION)] = (
+        setting(
+            "constant",
+            "constant, linear: decay to 0, adaptive: follow the approximate KL of each minibatch, or"
+            " module:function, which returns the rate for the share of the schedule that is left (1 to 0).",
+        )
     )
     adaptive_kl: PositiveFloat = setting(
         0.01,
@@ -213,7 +230,9 @@ class TrainingSettings(Section):
     clip_range: PositiveFloat = setting(
         0.2, "Limit of the change of the ratio, and of the value if `clip_value_loss` is true."
     )
-    clip_range_schedule: Literal["constant", "linear"] = setting("constant", "constant, or linear (to 0).")
+    clip_range_schedule: Annotated[str, _one_of(("constant", "linear"), own=FUNCTION)] = setting(
+        "constant", "constant, linear (to 0), or module:function, as for the learning rate."
+    )
     schedule_by: Literal["steps", "time"] = setting(
         "steps", "steps, or time: schedules follow the clock, and the run is not bit-exact."
     )
@@ -276,6 +295,12 @@ class TrainingSettings(Section):
         " or random_conv.",
     )
     augmentation_coef: AtLeastZero = setting(0.1, "Weight of DrAC's regularization loss.")
+
+    @property
+    def with_horizon(self) -> list[str]:
+        """Values whose schedules depend on the share of the run that is done."""
+        schedules = {"learning_rate": self.learning_rate_schedule, "clip_range": self.clip_range_schedule}
+        return [name for name, kind in schedules.items() if kind not in ("constant", "adaptive")]
 
 
 class CuriositySettings(Section):
@@ -395,6 +420,11 @@ class LoggingSettings(Section):
 
 class EvaluationSettings(Section):
     interval: Positive | None = setting(None, "Iterations between evaluations; none: no evaluation.")
+    chooses_best: bool = setting(
+        False,
+        "The checkpoint `best` has the highest mean return of an evaluation (unseen levels, if any) instead of"
+        " the highest mean training return. Needs `interval`.",
+    )
     num_episodes: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
         32, "Episodes on each set of levels (training and unseen)."
     )

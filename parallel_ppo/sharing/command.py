@@ -67,7 +67,7 @@ def _push(argv: Sequence[str] | None) -> int:
     add("--skip-play", action="store_true", help="without a film")
     parser.add_trust_flag()
     arguments = parser.parse_args(argv)
-    from parallel_ppo.sharing import hub
+    from parallel_ppo.evaluation import hub
 
     place = hub.parse(arguments.repo)
     if place.revision is not None:
@@ -113,8 +113,9 @@ def _verify(argv: Sequence[str] | None) -> int:
     parser.add_trust_flag()
     arguments = parser.parse_args(argv)
     set_thread_variables()
+    from parallel_ppo.evaluation import hub
     from parallel_ppo.machine.signals import Signals
-    from parallel_ppo.sharing import folder, hub
+    from parallel_ppo.sharing import folder
     from parallel_ppo.sharing.verify import read_claim
     from parallel_ppo.sharing.verify import verify as decide
 

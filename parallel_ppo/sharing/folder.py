@@ -85,8 +85,9 @@ def _is_reproducible(policy: LoadedPolicy, run: dict[str, Any]) -> bool:
     manifest = policy.weights.path.with_name(MANIFEST)
     counters = _read_json(manifest, MAX_PROVENANCE).get("counters", {}) if manifest.is_file() else {}
     changed = any(session.get("schedule_changes") for session in _sessions(run))
-    by_time = policy.weights.settings.training.schedule_by == "time"
-    return bool(counters.get("bit_exact")) and not changed and not by_time
+    training = policy.weights.settings.training
+    is_repeatable = training.schedule_by != "time" and training.init_from is None
+    return bool(counters.get("bit_exact")) and not changed and is_repeatable
 
 
 def _sessions(run: dict[str, Any]) -> list[dict[str, Any]]:

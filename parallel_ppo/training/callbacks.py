@@ -6,6 +6,8 @@ They get copies, between two iterations, in the first node's coordinator: they c
 import copy
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +18,15 @@ if TYPE_CHECKING:
     from parallel_ppo.training.budget import Budget
 
 
+@dataclass
+class Wishes:
+    """What the callbacks of an iteration ask for."""
+
+    write_policy: Callable[[], Path]
+    numbers: dict[str, float] = field(default_factory=dict)
+    save: bool = False
+
+
 class Progress(NamedTuple):
     """The state of a run after an iteration."""
 
@@ -24,6 +35,29 @@ class Progress(NamedTuple):
     return_mean: float  # of the last 100 episodes; NaN before the first has ended
     metrics: dict[str, Any]  # the iteration's line in metrics.jsonl
     directory: Path
+    wishes: Wishes
+
+    @property
+    def policy(self) -> Any:
+        """The `parallel_ppo.Policy` as it is now."""
+        return import_module("parallel_ppo").load(self.wishes.write_policy())
+
+    def evaluate(self, **options: Any) -> dict[str, Any]:
+        """As `parallel_ppo.evaluate`, with the policy as it is now."""
+        return import_module("parallel_ppo").evaluate(self.wishes.write_policy(), **options)
+
+    def save(self) -> Path:
+        """Saves a checkpoint when all callbacks have returned; where it will be."""
+        self.wishes.save = True
+        return self.directory / "checkpoints" / f"step_{self.env_steps}"
+
+    def log(self, **numbers: float) -> None:
+        """Adds `custom/NAME` to the iteration's line in metrics.jsonl and to TensorBoard."""
+        for name, number in numbers.items():
+            value = float(number)
+            self.wishes.numbers[f"custom/{name}"] = value
+            if not math.isfinite(value):
+                raise ValueError(f"log: got {name}={value}; expected a finite number")
 
 
 class Callback(NamedTuple):
@@ -33,7 +67,7 @@ class Callback(NamedTuple):
     call: Callable[[Progress], Any]
 
 
-def progress_of(record: dict[str, Any], directory: Path) -> Progress:
+def progress_of(record: dict[str, Any], directory: Path, wishes: Wishes) -> Progress:
     mean = record["episode_return_mean"]
     return Progress(
         record["iteration"],
@@ -41,6 +75,7 @@ def progress_of(record: dict[str, Any], directory: Path) -> Progress:
         math.nan if mean is None else mean,
         copy.deepcopy(record),
         directory,
+        wishes,
     )
 
 
@@ -66,11 +101,11 @@ class Callbacks:
     def __init__(self, callbacks: Sequence[Callback], directory: Path, budget: "Budget") -> None:
         self.callbacks, self.directory, self.budget = callbacks, directory, budget
 
-    def __call__(self, record: dict[str, Any]) -> None:
+    def __call__(self, record: dict[str, Any], wishes: Wishes) -> None:
         """All of them, in order. One that fails ends the run here, where it can be saved whole."""
         for name, call in self.callbacks:
             try:
-                reason = stop_reason(name, call(progress_of(record, self.directory)))
+                reason = stop_reason(name, call(progress_of(record, self.directory, wishes)))
             except CallbackError as error:
                 self.budget.fail(error)
             except Exception as error:

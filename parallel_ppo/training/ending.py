@@ -7,11 +7,12 @@ from typing import Any
 
 from parallel_ppo.algorithms.minibatches import plain_sum
 from parallel_ppo.arguments import as_typed
-from parallel_ppo.exits import ExitCode, RunError, StorageError
+from parallel_ppo.exits import ExitCode, RunError, StorageError, details_of
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.policies.parameters import sha256
 from parallel_ppo.printable import count
 from parallel_ppo.records.display import duration_text
+from parallel_ppo.storage.files import write_atomically
 from parallel_ppo.training.bottleneck import limit
 from parallel_ppo.training.planning import Plan
 from parallel_ppo.training.recorder import Recorder
@@ -38,6 +39,9 @@ def finish(run: Run, code: ExitCode, reason: str, error: RunError | None) -> Exi
     _summarize(run, reason, code, limited)
     run.display.close()
     if error is not None:
+        if details := details_of(error):
+            with contextlib.suppress(OSError):
+                write_atomically(run.plan.directory.root / "traceback.txt", details.encode())
         raise error
     for line in _closing_lines(run, code, limited):
         run.display.note(line)

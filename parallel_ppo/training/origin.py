@@ -26,6 +26,11 @@ def named_code(settings: Settings) -> dict[str, str]:
         "env.wrappers": env.wrappers,
         "env.kwargs": env.kwargs,
         "training.policy": network if is_own(network) else None,
+        **{
+            f"training.{name}_schedule": schedule
+            for name in ("learning_rate", "clip_range")
+            if is_own(schedule := getattr(settings.training, f"{name}_schedule"))
+        },
         "logging.callbacks": settings.logging.callbacks,
     }
     return {key: repr(value) for key, value in named.items() if value}

@@ -19,6 +19,7 @@ from parallel_ppo.machine.placement import Placement, address_space_error, plan_
 from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.printable import count
 from parallel_ppo.records.trackers import check_installed
+from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.kinds import (
     ALGORITHM_KINDS,
     AUGMENTATION_KINDS,
@@ -36,6 +37,7 @@ from parallel_ppo.training.origin import saved_settings
 from parallel_ppo.training.worker_count import useful_workers
 
 MANY_CORES, MANY_CORES_WORKERS = "config/ppo_many_cores.yaml", 64
+SLOW_ITERATION = 60.0  # seconds
 LIBRARY_ADDRESSES = 600_000_000  # what torch and the other libraries map
 # Ours as torch: docs/journal/2026-11-experiments.md
 TIMES_AS_FAST = {"impala": 3, "impoola": 3, "nature": 2, "small_image": 2.5, "mlp": 1.3}
@@ -55,6 +57,7 @@ class Plan(NamedTuple):
     trace: Path | None = None
     replay_check: ReplayCheck = ReplayCheck()
     schedule_changes: Mapping[str, tuple[Any, Any]] = MappingProxyType({})  # by key: before, now
+    initial: Mapping[str, Any] = MappingProxyType({})  # arrays of the state that a new run starts with
 
 
 def make_plan(
@@ -79,6 +82,8 @@ def make_plan(
     spec = probe(settings)
     check_augmentation(settings, spec)
     settings = resolve_kernels(_freeze_schedules(resolve_policy(settings, spec)), spec)
+    if resume is None:
+        settings = _resolve_microbatch(settings, spec)
     replay_check = check_replay(settings)
     _check_whitening(settings, replay_check)
     settings = _resolve_env(settings, spec, replay_check)
@@ -86,6 +91,7 @@ def make_plan(
     placement, inline = _place(settings, kind, machine, spec, replay_check.step_seconds)
     if kind != "sequential":
         _warn_of_shared_cpus(settings.parallel.num_workers, len(machine.cpus))
+    _warn_of_slow_steps(settings, replay_check.step_seconds, 1 if inline else placement.num_workers)
     settings = _resolve_threads(settings, kind, machine, placement)
     directory: RunDirectory
     changes: dict[str, tuple[Any, Any]] = {}
@@ -124,15 +130,27 @@ def make_plan(
 
 
 def as_before(settings: Settings) -> Settings:
-    """Runs that were saved before these choices existed reused their environments, had no masks, and had slices of
-    one size for all networks.
+    """Runs that were saved before these choices existed reused their environments, had no masks, had slices of
+    one size for all networks, and cut the samples of every user's network into the same microbatches.
     """
+    training = settings.training
+    if is_own(training.policy) and training.lane_samples is None:
+        microbatch = network_kind(training.policy).default_microbatch
+        settings = settings.changed("training", lane_samples=microbatch)
     env = settings.env
     undecided = [key for key in ("fresh_objects", "action_masks") if getattr(env, key) == "auto"]
     settings = settings.changed("env", **dict.fromkeys(undecided, False))
     if env.slice_envs is not None or ALGORITHM_KINDS[settings.training.algorithm].in_turn:
         return settings
     return settings.changed("env", slice_envs=largest_slice(env.num_envs))
+
+
+def _resolve_microbatch(settings: Settings, spec: EnvSpec) -> Settings:
+    """A user's network for vectors learns from all of a slice's samples at once, as the MLP does."""
+    training = settings.training
+    if spec.image_shapes or not is_own(training.policy) or training.lane_samples is not None:
+        return settings
+    return settings.changed("training", lane_samples=settings.sizes.slice_samples)
 
 
 def _check_whitening(settings: Settings, replay_check: ReplayCheck) -> None:
@@ -282,10 +300,11 @@ def resolve_kernels(settings: Settings, spec: EnvSpec) -> Settings:
 def _freeze_schedules(settings: Settings) -> Settings:
     """The horizon of a schedule is fixed at the first start, so that a resume moves only the stop."""
     training = settings.training
-    linear = [
-        name for name in ("learning_rate", "clip_range") if getattr(training, f"{name}_schedule") == "linear"
-    ]
-    if not linear:
+    scheduled = training.with_horizon
+    for name in scheduled:
+        if is_own(kind := getattr(training, f"{name}_schedule")):
+            find(f"training.{name}_schedule", kind)
+    if not scheduled:
         return settings
     if training.schedule_by == "time":
         hours = training.schedule_hours or training.duration
@@ -297,8 +316,8 @@ def _freeze_schedules(settings: Settings) -> Settings:
     steps = training.schedule_steps or training.total_timesteps
     if steps is None:
         raise InputError(
-            f"training.{linear[0]}_schedule: 'linear' needs training.schedule_steps or --total-timesteps to"
-            " know where it ends; or set training.schedule_by to time"
+            f"training.{scheduled[0]}_schedule: needs training.schedule_steps or --total-timesteps to know"
+            " where it ends; or set training.schedule_by to time"
         )
     return settings.changed("training", schedule_steps=steps)
 
@@ -329,6 +348,20 @@ def _place(
         return replace(placement, reasons=(f"{why}.", *placement.reasons[1:])), number == 0
     except ValueError as error:
         raise InputError(str(error)) from None
+
+
+def _warn_of_slow_steps(settings: Settings, step_seconds: float, workers: int) -> None:
+    sizes, env_id = settings.sizes, settings.env.id
+    seconds = step_seconds * sizes.steps_per_iteration / workers
+    if seconds < SLOW_ITERATION or family_of(env_id).HAS_LEVELS:
+        return
+    steps = max(1, int(sizes.num_steps * SLOW_ITERATION / seconds))
+    print(
+        f"warning: {env_id} takes about {step_seconds * 1000:.0f} ms a step, so an iteration of {sizes.num_envs}"
+        f" environments x {sizes.num_steps} steps takes about {seconds:.0f} s; for earlier results use fewer,"
+        f" such as --n-steps {1 << (steps.bit_length() - 1)}",
+        file=sys.stderr,
+    )
 
 
 def _warn_of_shared_cpus(workers: int | str, cpus: int) -> None:

@@ -3,7 +3,7 @@
 import itertools
 import json
 import time
-from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from parallel_ppo.algorithms.minibatches import plain_sum
 from parallel_ppo.cluster.cluster import NodeReport
 from parallel_ppo.exits import StorageError
-from parallel_ppo.features.episodes import RECENT
+from parallel_ppo.features.episodes import RECENT, episode_columns
 from parallel_ppo.memory.snapshots import Snapshot
 from parallel_ppo.policies.parameters import sha256, views
 from parallel_ppo.records.metrics import JsonlLog, Record, ResourceMeter, TensorBoardLog
@@ -26,19 +26,22 @@ from parallel_ppo.records.timeline import (
 from parallel_ppo.records.trace import Trace
 from parallel_ppo.records.trackers import Trackers
 from parallel_ppo.settings.learning import learning_settings
+from parallel_ppo.storage.array_files import pieces_of
 from parallel_ppo.storage.files import write_atomically
 from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training.bottleneck import Tally
+from parallel_ppo.training.callbacks import Callbacks, Wishes
 from parallel_ppo.training.checkpoint import POLICY
 from parallel_ppo.training.run import Iteration, Run
 from parallel_ppo.training.saving import Keeper
 
 MAX_REDRAWN = 16 << 20  # bytes of earlier episodes that TensorBoard shows; of more, an even sample
+NOW = "now.safetensors"  # the policy that a callback asked for
 MAX_LOG_FAILURES = 100  # consecutive iterations with records that could only be kept in memory
 
 
 class Recorder:
-    def __init__(self, run: Run, trace: Trace | None, callbacks: Callable[[Record], None]) -> None:
+    def __init__(self, run: Run, trace: Trace | None, callbacks: Callbacks) -> None:
         self.run, self.settings, self.spec, self.policy = run, run.settings, run.plan.spec, run.policy
         self.directory, self.display, self.cluster = run.plan.directory, run.display, run.cluster
         self.trace, self.timeline, self.tally = trace, Timeline(), Tally()
@@ -54,7 +57,10 @@ class Recorder:
             try:
                 every = 1 + self.episodes.num_earlier_bytes // MAX_REDRAWN
                 earlier = itertools.islice(self.episodes.earlier(), 0, None, every)
-                self.tensorboard = TensorBoardLog(directory.root / "logs", self.metrics.earlier(), earlier)
+                began = time.time() - run.state.counters.wall_time
+                self.tensorboard = TensorBoardLog(
+                    directory.root / "logs", self.metrics.earlier(), earlier, began
+                )
             except OSError as error:
                 self._without_tensorboard(error)
         self.trackers = Trackers(settings.logging.trackers, directory.root, display.warn)
@@ -65,6 +71,8 @@ class Recorder:
         self.checkpoint_seconds = 0.0
         self.startup_seconds: float | None = None
         self.best_return: float | None = None
+        self.wants_save = False  # a callback asked for a checkpoint
+        self.evaluated: float | None = None  # mean return of an evaluation since the last checkpoint
 
     def show(self, name: str) -> None:
         """Names the phases that follow on the display."""
@@ -112,19 +120,26 @@ class Recorder:
             "episode_return_mean": _mean(state.episodes.recent_returns),
             "episode_length_mean": _mean(state.episodes.recent_lengths),
             "episodes": counters.episodes,
+            **episode_columns(finished.episodes, self.settings.env.info_keys),
             "wall_time": counters.wall_time,
             "cpu_percent": self.meter.cpu_percent,
             "cpu_wait_percent": self.meter.cpu_wait_percent,
             "cpu_steal_percent": self.meter.cpu_steal_percent,
             "rss_mb": self.meter.rss_mb,
         }
-        self._write(record, [episode.as_dict() for episode in finished.episodes])
+        if self.settings.evaluation.chooses_best and finished.evaluation:
+            columns = finished.evaluation
+            self.evaluated = columns.get("eval_test_return", columns["eval_train_return"])
+        wishes = Wishes(self._write_policy)
+        self.callbacks(record, wishes)
+        record |= wishes.numbers
+        self.wants_save |= wishes.save
+        self._write(record, [episode.as_dict(self.settings.env.info_keys) for episode in finished.episodes])
         self.trackers.report()
         self.tally.add(record)
         if self.trace:
             self.trace.add(phases, finished.spans)
         self.display.show(record)
-        self.callbacks(record)
 
     @property
     def checkpoint_share(self) -> float:
@@ -154,9 +169,7 @@ class Recorder:
                 self.display.warn(detail)
         if self.tensorboard is not None:
             try:
-                for row in rows:
-                    self.tensorboard.episode(row)
-                self.tensorboard.record(record)
+                self.tensorboard.add([record], rows)
             except OSError as error:
                 self._without_tensorboard(error)
 
@@ -193,6 +206,8 @@ class Recorder:
             and iteration - self.saved_iteration >= logging.checkpoint_iterations
         )
         is_due = by_count or time.monotonic() - self.saved_at >= logging.checkpoint_interval
+        is_due |= self.wants_save
+        is_due |= self.evaluated is not None and self._is_best(snapshot)[0]
         if self.cluster.decide("save" if is_due else None):
             self.save(snapshot)
 
@@ -200,8 +215,7 @@ class Recorder:
         self.phase("checkpoint")
         began = time.monotonic()
         self.cluster.gather_environments(snapshot.environments)
-        known = [best for best in (snapshot.counters["best_return"], self.best_return) if best is not None]
-        is_best, best_return = is_best_yet(snapshot.arrays["recent.returns"], max(known, default=None))
+        is_best, best_return = self._is_best(snapshot)
         snapshot.counters["best_return"] = best_return
         parameters = torch.from_numpy(snapshot.arrays["parameters"])
         done = self.keeper.save(
@@ -215,9 +229,18 @@ class Recorder:
         )
         if done:
             self.best_return = snapshot.counters["best_return"]
+        self.evaluated, self.wants_save = None, False
         self.saved_at, self.saved_iteration = time.monotonic(), snapshot.counters["iteration"]
         self.checkpoint_seconds += self.saved_at - began
         return done
+
+    def _is_best(self, snapshot: Snapshot) -> tuple[bool, float | None]:
+        known = [best for best in (snapshot.counters["best_return"], self.best_return) if best is not None]
+        best = max(known, default=None)
+        if not self.settings.evaluation.chooses_best:
+            return is_best_yet(snapshot.arrays["recent.returns"], best)
+        is_best = self.evaluated is not None and (best is None or self.evaluated >= best)
+        return is_best, self.evaluated if is_best else best
 
     def weights(self, snapshot: Snapshot) -> dict[str, np.ndarray]:
         parameters = views(self.policy, torch.from_numpy(snapshot.arrays["parameters"]))
@@ -239,6 +262,12 @@ class Recorder:
             "spec": json.dumps(self.spec.as_json()),
             "env_steps": str(snapshot.counters["env_steps"]),
         }
+
+    def _write_policy(self) -> Path:
+        """For callbacks: the weights as they are now."""
+        path, snapshot = self.directory.checkpoints / NOW, self.run.state.snapshot()
+        write_atomically(path, b"".join(pieces_of(self.weights(snapshot), self.metadata(snapshot))))
+        return path.absolute()
 
     def save_final(self, snapshot: Snapshot, name: str) -> None:
         """The weights alone, under a descriptive name."""

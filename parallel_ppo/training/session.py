@@ -199,7 +199,7 @@ def _load_state(run: Run) -> None:
                 f"initializing {len(state.parameters):,} parameters and writing the first checkpoint..."
             )
         initialize(run.policy, state.parameters, run.settings.training.seed)
-        state.begin()
+        state.begin(plan.initial)
     _report_replay_check(plan, state, display)
     state.rewind(run.cluster.share_state(run.memory, state.snapshot()))
     state.counters.bit_exact &= run.cluster.rounds_alike

@@ -5,7 +5,11 @@ What is remembered follows from the declared arrays (`memory/table.py`). The env
 shared memory, in slots (`memory/snapshots.py`).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
 
 from parallel_ppo.algorithms.optimizers import initial_second_moment
 from parallel_ppo.features.episodes import Episode
@@ -38,8 +42,12 @@ class TrainingState(Features):
         self.second_moment.fill_(initial_second_moment(settings.training.optimizer))
         self.publish()
 
-    def begin(self) -> None:
-        """The first iteration of a run, with initial parameters of the policy."""
+    def begin(self, initial: Mapping[str, np.ndarray] = MappingProxyType({})) -> None:
+        """The first iteration of a run, with initial parameters of the policy. `initial` replaces arrays."""
+        saved = self.memory.saved()
+        for name, array in initial.items():
+            saved[name][tuple(map(slice, array.shape))] = array
+        self.publish()
         if self.curiosity is not None:
             self.curiosity.draw(self.memory.parameters[self.memory.policy_end :])
         self.versions.begin()

@@ -168,7 +168,8 @@ def choose(
 
 
 def _known(values: np.ndarray | None, slot: int, cut: np.ndarray) -> float:
-    return float("nan") if values is None or cut[slot] else float(values[slot])
+    is_known = values is not None and values[slot] >= 0 and not cut[slot]
+    return float(values[slot]) if values is not None and is_known else float("nan")
 
 
 def _check_rewards(reward: np.ndarray, env_id: str, slice_index: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from parallel_ppo.envs.contract import EnvSpec
-from parallel_ppo.exits import NumbersError, RunError
+from parallel_ppo.exits import NumbersError, RunError, details_of
 from parallel_ppo.kernels.steps import EXCHANGE_OPENED, NOTHING, OVER
 from parallel_ppo.machine.placement import keep_freed_memory
 from parallel_ppo.policies.parameters import num_flat
@@ -53,6 +53,7 @@ class Failed(NamedTuple):
     task: Task | None
     numbers: bool
     message: str
+    details: str = ""  # the traceback of the user's code, where the message is one line
 
 
 def set_up(cpu: int | None) -> None:
@@ -185,7 +186,7 @@ def serve(
         when = f", iteration {task.iteration}" if task.kind in (OPEN, COLLECT) else ""
         _report(channel, Failed(task, True, f"worker {index}{when}: {error}"))
     except RunError as error:
-        _report(channel, Failed(task, False, str(error)))
+        _report(channel, Failed(task, False, str(error), details_of(error)[-MAX_TRACEBACK:]))
     except BaseException:
         _report(channel, Failed(task, False, traceback.format_exc()[-MAX_TRACEBACK:]))
 

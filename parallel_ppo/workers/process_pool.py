@@ -174,7 +174,7 @@ class ProcessPool:
         if isinstance(message, Failed):
             if message.numbers:
                 raise NumbersError(message.message)
-            member.traceback = message.message
+            member.traceback, member.details = message.message, message.details
             raise EOFError  # it has left its loop: handle it as dead
         task = message.task
         spans = self.spans
@@ -275,11 +275,13 @@ class ProcessPool:
                 if is_same
                 else f"{member.restarts} times without a completed iteration"
             )
-            raise RestartsExhausted(
+            exhausted = RestartsExhausted(
                 f"worker {member.index} {cause} {how_often} (iteration {iteration}, seed"
                 f" {self.settings.training.seed}){': ' + last_line if last_line else ''}"
                 + (f"\n{member.traceback}" if "\n" in member.traceback.strip() else "")
             )
+            exhausted.details = member.details
+            raise exhausted
         self.on_fault(
             f"worker {member.index} {cause}{': ' + last_line if last_line else ''}; replaced, its work is"
             " redone"

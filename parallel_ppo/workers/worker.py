@@ -204,6 +204,8 @@ class Worker:
             rollout.level_seed[t, columns] = result.level_seed
         if result.level_complete is not None:
             rollout.level_complete[t, columns] = result.level_complete
+        if result.info is not None:
+            rollout.info[t, columns] = result.info
         if result.final_observation is not None:
             assert result.truncated is not None
             value = actor.value(result.final_observation)

@@ -36,7 +36,7 @@ class WorkerHandle:
         self.progress: object = None  # when it was last looked at
         self.restarts = 0
         self.stopped_polls = 0
-        self.traceback, self.earlier_traceback = "", ""
+        self.traceback, self.earlier_traceback, self.details = "", "", ""
         self.lost_at: float | None = None  # until the replacement has caught up with its predecessor
 
     @property

@@ -10,7 +10,7 @@ import yaml
 
 from parallel_ppo.commands.train import train_cluster, train_parallel, train_sequential
 from parallel_ppo.commands.training_flags import GROUPS
-from tests.conftest import command, train
+from tests.conftest import ROOT, command, train
 
 FAST = [
     "--env",
@@ -176,7 +176,7 @@ def test_a_spent_budget_and_a_schedule_that_is_extended(
     assert header == "CartPole-v1  ppo, mlp  seed 1  1 process  -> runs/one"
     assert re.fullmatch(r"done: 256 steps in [\d.]+ s", done)
     assert re.fullmatch(r"training return, last \d+ episodes: [\d.]+", reached)
-    assert closing == ["run directory: runs/one", "next: python evaluate.py runs/one"]
+    assert closing == ["run directory: runs/one", f"next: python {ROOT}/evaluate.py runs/one"]
     before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     assert train_sequential(["--resume", "one"]) == 0
     said = capsys.readouterr().out

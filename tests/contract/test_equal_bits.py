@@ -59,6 +59,14 @@ NODES = {  # rows that two nodes learn as well
     "small images, adaptive rate": ["--env", "benchmarks.peers.frames:SmallFrames-v0", *MINIBATCHES,
                                     "--set", "training.learning_rate_schedule=adaptive"],
     "icm": ["--curiosity", "icm", *CURIOUS],
+    "init, schedule, best": [
+        "--env", "tests.envs.reporting:Reporting", "--set", "env.info_keys=[angle]", *MINIBATCHES,
+        "--init-from", str(ROOT / "tests/fixtures/c999f13/ppo"), "--set", "training.hidden_sizes=[16, 16]",
+        "--set", "training.normalize_observations=false",
+        "--set", "training.learning_rate_schedule=tests.envs.reporting:rate",
+        "--set", "training.schedule_steps=5000", "--set", "evaluation.interval=2",
+        "--set", "evaluation.num_episodes=2", "--set", "evaluation.chooses_best=true",
+    ],
     "ngu": ["--curiosity", "ngu", *CURIOUS],
 }  # fmt: skip
 LONG = {

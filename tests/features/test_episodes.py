@@ -25,6 +25,7 @@ def test_an_episode_says_which_level_it_was_and_whether_it_was_solved() -> None:
         episode_start=start,
         level_seed=np.array([[40, 0, 0], [0, 41, -1]], np.int32),
         level_complete=np.array([[1, 0, 0], [1, 0, -1]], np.int8),
+        info=np.zeros((2, 3, 0)),
     )
     found = [episode.as_dict() for episode in episodes.finish(rollout, iteration=4, env_steps=600)]
     assert [(row["env"], row["level_seed"], row["success"]) for row in found] == [
@@ -41,6 +42,7 @@ def test_the_last_hundred_returns_are_remembered_in_order() -> None:
     rollout = SimpleNamespace(
         reward=np.arange(RECENT + 7.0).reshape(-1, 1), episode_start=start, level_seed=missing,
         level_complete=missing,
+        info=np.zeros((*missing.shape, 0)),
     )  # fmt: skip
     episodes.finish(rollout, iteration=0, env_steps=0)  # type: ignore[arg-type]
     assert episodes.recent_returns == list(range(7, RECENT + 7)) and episodes.recent_lengths == [1] * RECENT

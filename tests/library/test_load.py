@@ -13,6 +13,7 @@ import torch
 import parallel_ppo
 from parallel_ppo.commands.train import train_sequential
 from parallel_ppo.envs.families import spaces_of
+from parallel_ppo.settings import named_code
 from parallel_ppo.settings.schema import EnvSettings
 
 FLAGS = [
@@ -222,15 +223,19 @@ def test_actions_that_are_not_allowed(says: str, tmp_path: Path) -> None:
         policy.act(two, action_mask=[mask])
 
 
-def test_a_stranger_s_module_is_asked_for_in_python_s_words(
+def test_a_policy_needs_neither_its_environment_nor_trust_in_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     env = "tests.envs.sample_envs:Camera-v0"
     assert train_sequential([*FLAGS, "--env", env, "--output-dir", str(tmp_path)]) == 0
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another-user"))
+    monkeypatch.setattr(named_code, "import_for", None)
+    policy = parallel_ppo.load(tmp_path)
+    assert policy.settings.env.id == env and policy.action_space.contains(
+        policy.act(policy.observation_space.sample())
+    )
     with pytest.raises(parallel_ppo.InputError, match=r"sets env.id .*; use trust=True if"):
-        parallel_ppo.load(tmp_path)
-    assert parallel_ppo.load(tmp_path, trust=True).settings.env.id == env
+        parallel_ppo.evaluate(tmp_path)
 
 
 def test_procgen_s_spaces() -> None:

@@ -25,6 +25,7 @@ from parallel_ppo.library.training import Session, train
 from parallel_ppo.training.callbacks import stop_reason
 from tests.conftest import ROOT
 from tests.envs.unregistered import Cart, Same, make_cart
+from tests.library import watchers
 from tests.policies.own_networks import Fine
 
 SHORT: dict[str, Any] = {"env": "CartPole-v1", "num_envs": 16, "n_steps": 16, "batch_size": 64, "quiet": True}
@@ -100,6 +101,29 @@ def test_a_failing_callback_is_raised_and_the_run_is_saved(tmp_path: Path) -> No
     assert parallel_ppo.Run(tmp_path / "run").summary["iterations"] == 1
 
 
+@pytest.mark.parametrize("where", ["caller", "trainer"])
+def test_a_callback_acts_evaluates_logs_and_saves(where: str, tmp_path: Path) -> None:
+    call: Any = watchers.use_everything if where == "caller" else "tests.library.watchers:use_everything"
+    run = train(**SHORT, sequential=True, total_timesteps=768, output_dir=tmp_path / "run", callbacks=[call])
+    first, second, third = run.metrics
+    assert first["custom/left"] + first["custom/right"] == 1 and first["custom/evaluated"] > 0
+    assert "custom/left" not in third and "custom/left" not in second
+    kept = {path.name for path in (run.directory / "checkpoints").glob("step_*")}
+    assert kept == {"step_0", "step_256", "step_768"}
+    plain = train(**SHORT, sequential=True, total_timesteps=768, output_dir=tmp_path / "plain")
+    assert run.summary["state_sha256"] == plain.summary["state_sha256"]
+
+
+def test_a_broken_environment_shows_its_traceback(tmp_path: Path) -> None:
+    values = SHORT | {"env": "tests.envs.reporting:Breaking", "output_dir": tmp_path / "run"}
+    for more in ({"sequential": True}, {"num_workers": 2}):
+        values["output_dir"] = tmp_path / next(iter(more))
+        with pytest.raises(parallel_ppo.RunError, match=r"reporting.py line \d+\): it broke") as caught:
+            train(**values, **more, total_timesteps=10_000)
+        assert "\n" not in str(caught.value) and "reporting.py" in str(caught.value.__cause__)
+        assert "raise ValueError" in (values["output_dir"] / "traceback.txt").read_text()
+
+
 @pytest.mark.parametrize(
     ("answer", "reason"), [(None, None), (False, None), (True, "f"), (np.True_, "f"), ("enough", "enough")]
 )
@@ -141,6 +165,9 @@ def main_network() -> type:
     ("given", "line"),
     [
         ({"seeed": 1}, "seeed: no such setting; did you mean 'seed'?"),
+        ({"hidden_size": 256}, "hidden_size: .*did you mean 'hidden_sizes'"),
+        ({"learning_rate": lambda left: left}, "training.learning_rate: got a lambda"),
+        ({"output_dir": "/proc/run"}, "give another output_dir$"),
         ({"env": gymnasium.Env}, "env.id: .* made a Env without spaces"),
         ({"seed": -1}, "training.seed: got -1"),
         ({"settings": [1]}, "settings: got .*; expected a dictionary"),
@@ -188,9 +215,9 @@ def test_a_script_without_a_main_guard(tmp_path: Path) -> None:
 def test_ctrl_c_saves_the_run_and_a_lost_caller_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answers = iter([{}, KeyboardInterrupt()])
+    answers = iter([{"numbers": {}, "save": False}, KeyboardInterrupt()])
 
-    def interrupted(self: Session, record: dict) -> dict:
+    def interrupted(self: Session, record: dict, channel: Any) -> dict:
         answer = next(answers)
         if isinstance(answer, BaseException):
             raise answer

@@ -90,23 +90,34 @@ def test_tensorboard_is_rebuilt_without_doubles(tmp_path):
     from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
     records = [
-        {"iteration": n, "steps_global": n * 10, "loss": 0.5, "huge": 10**400, "text": "x"} for n in (1, 2)
+        {
+            "iteration": n,
+            "steps_global": n * 10,
+            "loss": 0.5,
+            "huge": 10**400,
+            "text": "x",
+            "wall_time": n * 1.0,
+        }
+        for n in (1, 2)
     ]
-    first = TensorBoardLog(tmp_path, [], [])
-    first.record(records[0])
-    first.record(records[1])
+    first = TensorBoardLog(tmp_path, [], [], 0.0)
+    first.add(records, [])
     first.close()
-    second = TensorBoardLog(tmp_path, records[:1], [{"step": 5, "return": 1.0, "length": 3}, {"step": "x"}])
-    second.record(records[1])
+    episodes = [{"iteration": 1, "step": 5, "return": 1.0, "length": 3}, {"step": "x"}]
+    second = TensorBoardLog(tmp_path, records[:1], episodes, 1000.0)
+    second.add(records[1:], [])
     second.close()
     [file] = tmp_path.glob("events.*")
     drawn = [
-        (event.step, value.tag)
+        (event.wall_time, event.step, value.tag)
         for event in EventFileLoader(str(file)).Load()
         for value in event.summary.value
     ]
-    episode = [(5, "episodes/return"), (5, "episodes/length")]
-    assert drawn == [*episode, (10, "learning/loss"), (20, "learning/loss")]
+    names = {"episodes/return": 5, "episodes/length": 5, "learning/loss": 10, "machine/wall_time": 10}
+    assert {(name, step) for time, step, name in drawn if time == 1001.0} == set(names.items())
+    assert {(step, name) for time, step, name in drawn if time == 1002.0} == {
+        (20, "learning/loss"), (20, "machine/wall_time")
+    }  # fmt: skip
     assert json.dumps(records[0])  # untouched
 
 
@@ -217,6 +228,6 @@ def test_waiting_for_a_core_is_not_sleeping():
 
 
 def test_a_column_name_that_is_no_text_does_not_end_a_resume(tmp_path):
-    log = TensorBoardLog(tmp_path, [{"steps_global": 1, "x\udfff": 2}], [])
-    log.record({"steps_global": 2, "loss": 0.5})
+    log = TensorBoardLog(tmp_path, [{"steps_global": 1, "x\udfff": 2}], [], 0.0)
+    log.add([{"steps_global": 2, "loss": 0.5}], [])
     log.close()

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from safetensors import numpy as safetensors
 
+from parallel_ppo.evaluation import hub
 from parallel_ppo.exits import InputError
-from parallel_ppo.sharing import hub
 from parallel_ppo.sharing.command import push
 from tests.conftest import ROOT
 from tests.sharing.conftest import REPO
@@ -82,16 +82,14 @@ VERIFY = "import sys; from parallel_ppo.sharing.command import verify; sys.exit(
 EVALUATE = """
 import sys
 from parallel_ppo.commands.evaluate import evaluate
-from parallel_ppo.sharing.hub import fetch
-sys.exit(evaluate([str(fetch(sys.argv[1])), "--num-episodes", "100", "--output", sys.argv[2], "--quiet"]))
+sys.exit(evaluate([sys.argv[1], "--num-episodes", "100", "--output", sys.argv[2], "--quiet"]))
 """
 LOAD = """
 import sys
 from parallel_ppo.evaluation.policy_files import load
 from parallel_ppo.exits import InputError
-from parallel_ppo.sharing.hub import fetch
 try:
-    load(fetch(sys.argv[1]))
+    load(sys.argv[1])
 except InputError as error:
     sys.exit(f"refused: {error}")
 """
@@ -131,7 +129,13 @@ def test_push_load_verify(server: FakeHub, shared_run: Path, pristine: Path, tmp
     missing = run(server, home, LOAD, f"hub:{REPO}@nothing")
     assert missing.stderr.startswith("refused: hub:") and missing.stderr.count("\n") == 1
 
-    for output in (sent, evaluated, verified, missing):
+    server.server_close()
+    for name, code in ((first, 0), ("v1", 1)):
+        offline = run(server, home, LOAD, f"hub:{REPO}@{name}")
+        assert offline.returncode == code, offline.stderr
+        assert ("using cached commit" in offline.stderr) != bool(code)
+
+    for output in (sent, evaluated, verified, missing, offline):
         assert TOKEN not in output.stdout + output.stderr
     kept = [path for path in tmp_path.rglob("*") if path.is_file() and TOKEN.encode() in path.read_bytes()]
     assert not kept and all(TOKEN.encode() not in data for data in files.values())

@@ -1,5 +1,6 @@
 """No command imports what a stranger's files name, unless it is told to trust them."""
 
+import contextlib
 import json
 import shutil
 import sys
@@ -14,10 +15,10 @@ from safetensors import numpy as safetensors
 from parallel_ppo.commands.evaluate import evaluate
 from parallel_ppo.commands.play import play_episodes
 from parallel_ppo.commands.train import train_parallel, train_sequential
+from parallel_ppo.evaluation import hub
 from parallel_ppo.exits import InputError
 from parallel_ppo.library.policy import load
 from parallel_ppo.reports import compare_command, plot_command
-from parallel_ppo.sharing import hub
 from parallel_ppo.sharing.command import push, verify
 from tests.sharing.conftest import REPO
 from tests.sharing.test_verify import rewrite
@@ -34,6 +35,7 @@ ASKS: list[tuple[str, str, Any]] = [
     ("env", "kwargs", {"sutton_barto_reward": True}),
     ("env", "kwargs.sutton_barto_reward", True),
     ("training", "policy", "stranger:Trunk"),
+    ("training", "learning_rate_schedule", "stranger:callback"),
     ("logging", "callbacks", ["stranger:callback"]),
 ]
 
@@ -139,15 +141,17 @@ def test_verify_imports_nothing_that_a_folder_names(
 def test_python_and_the_hub_import_nothing_that_a_stranger_names(
     folder: Path, elsewhere: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask_in_weights(folder / "policy.safetensors", *ASKS[0])
-    rewrite(folder, "policy.safetensors", (folder / "policy.safetensors").read_bytes())
-    monkeypatch.setattr(hub, "fetch", lambda name, files=(): folder)
-    for source in (str(folder), f"hub:{REPO}"):
-        with pytest.raises(InputError, match="use trust=True"):
-            load(source)
-    assert verify([f"hub:{REPO}"]) == 2
+    monkeypatch.setattr(hub, "fetch", lambda name, files: folder)
+    for index, (section, key, value) in enumerate((ASKS[0], ASKS[4])):
+        ask_in_weights(folder / "policy.safetensors", section, key, value)
+        rewrite(folder, "policy.safetensors", (folder / "policy.safetensors").read_bytes())
+        for source in (str(folder), f"hub:{REPO}"):
+            with contextlib.nullcontext() if index == 0 else pytest.raises(InputError, match="trust=True"):
+                assert load(source).settings.env.id == "stranger:Evil-v0"
+        assert verify([f"hub:{REPO}"]) == 2
     assert not (elsewhere / "imported").exists()
-    assert load(str(folder), trust=True).settings.env.id == "stranger:Evil-v0"
+    with pytest.raises(InputError, match="Trunk"):
+        load(str(folder), trust=True)
     assert (elsewhere / "imported").exists()
 
 

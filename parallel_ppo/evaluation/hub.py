@@ -1,19 +1,15 @@
 """The Hugging Face hub, through its own library: a folder goes up, a policy comes down. Neither executes
-anything.
-
-The token is the library's business (`hf auth login`, or HF_TOKEN): here it is only asked whether there is
-one.
+anything. The library manages the token (`hf auth login`, or HF_TOKEN).
 """
 
 import importlib
 import re
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from parallel_ppo.evaluation.policy_files import PROVENANCE
 from parallel_ppo.exits import InputError
-from parallel_ppo.training.checkpoint import POLICY
 
 HUB = "hub:"
 MAX_BYTES = 1 << 30  # of one file
@@ -67,16 +63,20 @@ def upload(folder: Path, repo: str, *, private: bool, message: str) -> str:
         raise InputError(f"--repo {repo}: {_one_line(error)}") from None
 
 
-def fetch(name: str, files: Sequence[str] = (POLICY, PROVENANCE)) -> Path:
-    """Downloads files of one commit into the hub's own cache and returns their folder. What they hold is
-    checked by who reads it.
+def fetch(name: str, files: Sequence[str]) -> Path:
+    """Downloads files of one commit into the hub's own cache and returns their folder; without a connection,
+    the newest cached commit. The reader checks the content.
     """
     place, package = parse(name), library()
     try:
         info = package.HfApi().model_info(place.repo, revision=place.revision, files_metadata=True)
         sizes = {sibling.rfilename: sibling.size for sibling in info.siblings or []}
     except Exception as error:
-        raise InputError(f"{place}: {_one_line(error)}") from None
+        has_answered = getattr(error, "response", None) is not None
+        if has_answered or (cached := _cached(package, place, files)) is None:
+            raise InputError(f"{place}: {_one_line(error)}") from None
+        print(f"note: the hub cannot be reached; using cached commit {cached.name}", file=sys.stderr)
+        return cached
     for file in files:
         if file not in sizes:
             raise InputError(f"{place}: holds no {file}; expected a policy that `parallel-ppo push` wrote")
@@ -87,6 +87,21 @@ def fetch(name: str, files: Sequence[str] = (POLICY, PROVENANCE)) -> Path:
     except Exception as error:
         raise InputError(f"{place}: {_one_line(error)}") from None
     return paths[0].parent
+
+
+def _cached(package: Any, place: Place, files: Sequence[str]) -> Path | None:
+    try:
+        repos = package.scan_cache_dir().repos
+    except package.CacheNotFound:
+        return None
+    commits = [commit for repo in repos if repo.repo_id == place.repo for commit in repo.revisions]
+    fitting = [
+        commit
+        for commit in commits
+        if place.revision in (None, "main", commit.commit_hash)
+        and {file.file_name for file in commit.files}.issuperset(files)
+    ]
+    return max(fitting, key=lambda commit: commit.last_modified).snapshot_path if fitting else None
 
 
 def _one_line(error: Exception) -> str:
