@@ -16,7 +16,7 @@ from parallel_ppo.policies.policy import Policy
 from parallel_ppo.records.timeline import Timeline
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training import update
-from parallel_ppo.training.optimizer_steps import Applied
+from parallel_ppo.training.optimizer_steps import Applied, Update
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.memory import Memory
 from tests.conftest import small_settings
@@ -69,8 +69,9 @@ def iterate(state: TrainingState) -> dict[str, float]:
     return learned.columns
 
 
-def one_step(state: TrainingState, *others: Any) -> tuple[list[Applied], bool, list[Any]]:
+def one_step(this: Update) -> tuple[list[Applied], bool, list[Any]]:
     """In place of the optimizer's: moves the parameters by the targets."""
+    state = this.state
     state.parameters += float(state.memory.advantage.sum())
     state.counters.optimizer_steps += 1
     return [Applied(Statistics(*[0.5] * len(Statistics._fields)), 1.0, 1.0, 2e-3)], False, []
