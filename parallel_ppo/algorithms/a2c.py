@@ -9,6 +9,7 @@ import torch
 
 from parallel_ppo.algorithms import ppo
 from parallel_ppo.algorithms.algorithm import Algorithm, Sampled, Statistics
+from parallel_ppo.kernels import numerics
 from parallel_ppo.policies import head_derivatives, heads
 from parallel_ppo.policies.network import Output, OutputGradient
 
@@ -43,8 +44,8 @@ def loss_gradient(output: Output, sampled: Sampled) -> tuple[OutputGradient, Sta
         None if by_log_std is None else torch.from_numpy(by_log_std),
         torch.from_numpy(error * (np.float32(training.value_coef) * each)).unsqueeze(1),
     )
-    policy_loss, entropy = -float((head.log_prob * advantage).sum()), float(head.entropy.sum())
-    value_loss = 0.5 * float(np.square(error).sum())
+    policy_loss, entropy = -numerics.total(head.log_prob * advantage), numerics.total(head.entropy)
+    value_loss = 0.5 * numerics.total(np.square(error))
     total = policy_loss + training.value_coef * value_loss - training.entropy_coef * entropy
     return gradient, Statistics(total / sampled.batch_size, policy_loss, value_loss, entropy)
 

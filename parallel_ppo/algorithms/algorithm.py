@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from parallel_ppo.envs.contract import ActionSpec
+from parallel_ppo.kernels import numerics
 from parallel_ppo.policies.network import Network, Output, OutputGradient
 from parallel_ppo.settings.schema import TrainingSettings
 
@@ -90,7 +91,10 @@ def _with_intrinsic_value(
     if output.values.shape[1] == 1:
         return gradient, statistics
     error = output.values[:, 1].detach() - sampled.batch["intrinsic_return"]
-    loss, weight = 0.5 * float(error.square().sum()), sampled.training.value_coef / sampled.batch_size
+    loss, weight = (
+        0.5 * numerics.total(error.square().numpy()),
+        sampled.training.value_coef / sampled.batch_size,
+    )
     values = torch.stack((gradient.value, error * weight), 1)
     return gradient._replace(values=values), statistics._replace(
         loss=statistics.loss + weight * loss, intrinsic_value_loss=loss

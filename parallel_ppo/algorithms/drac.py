@@ -7,41 +7,44 @@ which it does not move. It is written for the outputs, so it runs on every netwo
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from parallel_ppo.algorithms.algorithm import Algorithm, Sampled, Statistics, differentiate
 from parallel_ppo.envs.contract import ActionSpec
+from parallel_ppo.kernels import numerics
+from parallel_ppo.policies.head_derivatives import log_softmax
 from parallel_ppo.policies.network import Network, Output, OutputGradient
 
 
 class Divergence(NamedTuple):
     """KL(own policy, augmented policy) and its derivatives in the augmented outputs."""
 
-    kl: Tensor  # [B]
-    by_action: Tensor  # [B, K]
-    by_log_std: Tensor | None  # [B, K]
+    kl: np.ndarray  # [B]
+    by_action: np.ndarray  # [B, K]
+    by_log_std: np.ndarray | None  # [B, K]
 
 
 def divergence(spec: ActionSpec, own: Output, augmented: Output) -> Divergence:
+    here, there = own.action.numpy(), augmented.action.numpy()
     if spec.kind == "categorical":
-        kl, slopes = torch.zeros_like(own.value), []
-        parts = own.action.split(spec.sizes, 1), augmented.action.split(spec.sizes, 1)
-        for mine, other in zip(*parts, strict=True):
-            log_mine, log_other = mine.log_softmax(1), other.log_softmax(1)
-            probability = log_mine.exp()
-            kl = kl + (probability * (log_mine - log_other)).sum(1)
-            slopes.append(log_other.exp() - probability)
-        return Divergence(kl, torch.cat(slopes, 1), None)
+        ends = np.cumsum(spec.sizes)[:-1]
+        kl, slopes = np.zeros(len(here), np.float32), []
+        for mine, other in zip(np.split(here, ends, 1), np.split(there, ends, 1), strict=True):
+            log_mine, log_other = log_softmax(mine), log_softmax(other)
+            probability = numerics.exp(log_mine)
+            kl = kl + numerics.row_sums(probability * (log_mine - log_other))
+            slopes.append(numerics.exp(log_other) - probability)
+        return Divergence(kl, np.concatenate(slopes, 1), None)
     if spec.kind == "bernoulli":
-        on = own.action.sigmoid()
-        of_on = torch.nn.functional.logsigmoid(own.action) - torch.nn.functional.logsigmoid(augmented.action)
-        of_off = of_on - own.action + augmented.action
-        kl = (on * of_on + (1 - on) * of_off).sum(1)
-        return Divergence(kl, augmented.action.sigmoid() - on, None)
+        on, other_on = numerics.exp(-numerics.softplus(-here)), numerics.exp(-numerics.softplus(-there))
+        of_on = numerics.softplus(-there) - numerics.softplus(-here)
+        of_off = of_on - here + there
+        return Divergence(numerics.row_sums(on * of_on + (1 - on) * of_off), other_on - on, None)
     assert own.log_std is not None
-    moved = (augmented.action - own.action) * (-own.log_std).exp()  # both have one deviation
-    return Divergence(0.5 * moved.square().sum(1), moved * (-own.log_std).exp(), -moved.square())
+    inverse = numerics.exp(-own.log_std.numpy())  # both have one deviation
+    moved = (there - here) * inverse
+    return Divergence(0.5 * numerics.row_sums(np.square(moved)), moved * inverse, -np.square(moved))
 
 
 def regularized(
@@ -52,16 +55,16 @@ def regularized(
     halves = zip(output.action.detach().chunk(2), output.values.detach().chunk(2), strict=True)
     own, augmented = (Output(action, log_std, values) for action, values in halves)
     gradient, statistics = differentiate(algorithm, network, own, sampled)
-    between, error = divergence(sampled.action, own, augmented), augmented.value - own.value
+    between, error = divergence(sampled.action, own, augmented), (augmented.value - own.value).detach()
     weight = sampled.training.augmentation_coef / sampled.batch_size
-    total = float((between.kl + 0.5 * error.square()).sum())
+    total = numerics.total(between.kl + 0.5 * np.square(error.numpy()))
     by_log_std = gradient.log_std
     if by_log_std is not None and between.by_log_std is not None:
-        by_log_std = by_log_std + weight * between.by_log_std.sum(0)
+        by_log_std = by_log_std + weight * torch.from_numpy(numerics.column_sums(between.by_log_std))
     by_values = torch.zeros_like(gradient.values)
     by_values[:, 0] = weight * error  # only of the rewards' value: curiosity's is not regularized
     both = OutputGradient(
-        torch.cat([gradient.action, weight * between.by_action]),
+        torch.cat([gradient.action, weight * torch.from_numpy(between.by_action)]),
         by_log_std,
         torch.cat([gradient.values, by_values]),
     )

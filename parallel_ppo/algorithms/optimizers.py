@@ -7,7 +7,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from parallel_ppo.algorithms.minibatches import tree_sum
-from parallel_ppo.kernels import native
+from parallel_ppo.kernels import native, numerics
 from parallel_ppo.settings.schema import TrainingSettings
 
 ADAM_BETAS = (0.9, 0.999)
@@ -64,7 +64,8 @@ def initial_second_moment(optimizer: str) -> float:
 def adam_corrections(number: int) -> tuple[float, float]:
     """The divisor of the learning rate and the factor of the second moment's root in step `number`."""
     beta1, beta2 = ADAM_BETAS
-    return 1 - beta1**number, 1 / math.sqrt(1 - beta2**number)
+    first, second = numerics.whole_power(beta1, number), numerics.whole_power(beta2, number)
+    return 1 - first, 1 / math.sqrt(1 - second)
 
 
 def _adam(
@@ -95,11 +96,14 @@ def _rmsprop(
     vectors: Vectors, training: TrainingSettings, number: int, learning_rate: float, gradient_scale: float
 ) -> None:
     """torch's adds epsilon outside the root, TensorFlow's inside."""
-    alpha, epsilon = training.rmsprop_alpha, training.rmsprop_eps
+    alpha, epsilon, is_tf = training.rmsprop_alpha, training.rmsprop_eps, training.optimizer == "rmsprop_tf"
+    if training.kernels == "native":
+        parameters, gradient, _, second = vectors
+        native.rmsprop(parameters, gradient, second, gradient_scale, alpha, learning_rate, epsilon, is_tf)
+        return
     for weight, slope, _, second in vectors.blocks():
         scaled = slope * gradient_scale
         second.mul_(alpha).addcmul_(scaled, scaled, value=1 - alpha)
-        is_tf = training.optimizer == "rmsprop_tf"
         divisor = (second + epsilon).sqrt_() if is_tf else second.sqrt().add_(epsilon)
         weight.addcdiv_(scaled, divisor, value=-learning_rate)
 

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from parallel_ppo.algorithms.algorithm import Algorithm, Sampled, Schedules, Statistics
+from parallel_ppo.kernels import numerics
 from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.policies import head_derivatives, heads
 from parallel_ppo.policies.network import Output, OutputGradient
@@ -77,7 +78,10 @@ def scalars(
     if not training.normalize_advantages:
         return [Scalars(0.0, 1.0, schedules.clip_range)] * len(rows)
     values = rollout.advantage.reshape(-1)[rows].astype(np.float64)
-    means, scales = values.mean(1).tolist(), (1 / (values.std(1) + 1e-8)).tolist()
+    count = values.shape[1]
+    mean = numerics.row_sums(values) / count
+    variance = numerics.row_sums(np.square(values - mean[:, None])) / count
+    means, scales = mean.tolist(), (1 / (np.sqrt(variance) + 1e-8)).tolist()
     return [Scalars(mean, scale, schedules.clip_range) for mean, scale in zip(means, scales, strict=True)]
 
 
@@ -111,14 +115,14 @@ def loss_gradient(output: Output, sampled: Sampled) -> tuple[OutputGradient, Sta
     head = head_derivatives.differentiate(sampled.action, output.action.numpy(), log_std, batch["action"])
     advantage = (batch["advantage"] - np.float32(now.advantage_mean)) * np.float32(now.advantage_scale)
     log_ratio = head.log_prob - batch["log_prob"]
-    ratio = np.exp(log_ratio)
+    ratio = numerics.exp(log_ratio)
     free = ratio * advantage
     bounded = np.clip(ratio, 1 - now.clip_range, 1 + now.clip_range) * advantage
     clip = now.clip_range if training.clip_value_loss else None
     value_loss, value_slope = _value_gradient(
         output.value.numpy(), batch["value"], batch["target_return"], clip
     )
-    policy_loss, entropy = -float(np.minimum(free, bounded).sum()), float(head.entropy.sum())
+    policy_loss, entropy = -numerics.total(np.minimum(free, bounded)), numerics.total(head.entropy)
     each = np.float32(1 / sampled.batch_size)
     action, by_log_std = head_derivatives.by_outputs(
         head,
@@ -132,7 +136,7 @@ def loss_gradient(output: Output, sampled: Sampled) -> tuple[OutputGradient, Sta
         None if by_log_std is None else torch.from_numpy(by_log_std),
         torch.from_numpy(value_slope * (np.float32(training.value_coef) * each)).unsqueeze(1),
     )
-    approx_kl = float((ratio - 1 - log_ratio).sum())
+    approx_kl = numerics.total(ratio - 1 - log_ratio)
     clipped = float((np.abs(ratio - 1) > now.clip_range).sum())
     sums = Statistics(total / sampled.batch_size, policy_loss, value_loss, entropy, approx_kl, clipped)
     return gradient, sums
@@ -145,21 +149,26 @@ def _value_gradient(
     error = value - target_return
     squared = np.square(error)
     if clip is None:
-        return 0.5 * float(squared.sum()), error
+        return 0.5 * numerics.total(squared), error
     moved = value - old_value
     near = np.clip(moved, -clip, clip)
     near_error = old_value + near - target_return
     near_squared = np.square(near_error)
     near_slope = np.where(near == moved, near_error, np.float32(0))
     is_free = squared >= near_squared
-    return 0.5 * float(np.where(is_free, squared, near_squared).sum()), np.where(is_free, error, near_slope)
+    smaller = numerics.total(np.where(is_free, squared, near_squared))
+    return 0.5 * smaller, np.where(is_free, error, near_slope)
 
 
 def explained_variance(*, value: np.ndarray, target_return: np.ndarray) -> float:
-    variance = float(np.var(target_return, dtype=np.float64))
+    variance = _variance(target_return.astype(np.float64))
     if variance == 0:
         return 0.0
-    return 1 - float(np.var(target_return.astype(np.float64) - value)) / variance
+    return 1 - _variance(target_return.astype(np.float64) - value) / variance
+
+
+def _variance(values: np.ndarray) -> float:
+    return numerics.mean(np.square(values - numerics.mean(values)))
 
 
 PPO = Algorithm(targets, scalars, loss, loss_gradient)

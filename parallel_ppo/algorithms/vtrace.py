@@ -12,6 +12,7 @@ import numpy as np
 
 from parallel_ppo.algorithms import a2c, ppo
 from parallel_ppo.algorithms.algorithm import Algorithm
+from parallel_ppo.kernels import numerics
 from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.settings.schema import TrainingSettings
 
@@ -38,7 +39,7 @@ def vtrace(
     num_steps, num_envs = reward.shape
     assert value.shape == episode_start.shape == (num_steps + 1, num_envs)
     assert log_ratio.shape == truncated.shape == final_value.shape == reward.shape
-    ratio = np.exp(log_ratio)
+    ratio = numerics.exp(log_ratio)
     rho, c = np.minimum(ratio, np.float32(rho_clip)), np.minimum(ratio, np.float32(c_clip))
     ends, cut, gamma32 = episode_start[1:].astype(bool), truncated.astype(bool), np.float32(gamma)
     bootstrap = np.where(cut, final_value, np.where(ends, np.float32(0), value[1:]))

@@ -248,11 +248,17 @@ def _digest(parameters: np.ndarray) -> str:
 
 
 def join(
-    settings: Settings, node: Node, machine: Machine, signals: Signals, note: Callable[[str], None]
+    settings: Settings,
+    node: Node,
+    machine: Machine,
+    signals: Signals,
+    note: Callable[[str], None],
+    *,
+    portable: bool,
 ) -> GlooCluster:
-    """Connected to all other nodes."""
+    """Connected to all other nodes; those of a portable run may have other CPUs and libraries."""
     with signals.interruptible():
-        meeting = rendezvous.meet(settings, node, machine)
+        meeting = rendezvous.meet(settings, node, machine, portable=portable)
     rendezvous.connect(meeting, node, settings.cluster)
     own = meeting.nodes[node.rank]
     note(
@@ -261,7 +267,7 @@ def join(
     )
     if not meeting.rounds_alike:
         note("the nodes round differently, so the learned parameters depend on them (bit_exact: false)")
-    elif len({other.cpu_model for other in meeting.nodes}) > 1:
+    elif not portable and len({other.cpu_model for other in meeting.nodes}) > 1:
         note("the nodes have different CPUs; the run stops if their results differ")
     exact_order = settings.cluster.reduction == "tree"
     if not exact_order:

@@ -82,7 +82,9 @@ class Meeting(NamedTuple):
         return sharing.index(rank), len(sharing)
 
 
-def describe_node(settings: Settings, node: Node, machine: Machine, address: str) -> NodeInfo:
+def describe_node(
+    settings: Settings, node: Node, machine: Machine, address: str, *, portable: bool
+) -> NodeInfo:
     must_match = {
         "cluster.nnodes": node.size,
         "cluster.allow_different_nodes": settings.cluster.allow_different_nodes,
@@ -91,8 +93,10 @@ def describe_node(settings: Settings, node: Node, machine: Machine, address: str
         "source code": source_digest(),
         "torch": torch.__version__,
     }
-    rounding = {"NumPy": np.__version__, "the instruction set": torch.backends.cpu.get_cpu_capability()}
-    if settings.training.kernels == "native":
+    rounding = {"portable": str(portable).lower()}
+    if not portable:
+        rounding |= {"NumPy": np.__version__, "the instruction set": torch.backends.cpu.get_cpu_capability()}
+    if not portable and settings.training.kernels == "native":
         library = build(choose_variant()).read_bytes()
         rounding["the kernel library"] = hashlib.sha256(library).hexdigest()[:16]
     name, token = f"{node.rank}:{short_host_name()}", secrets.token_hex(8)
@@ -178,10 +182,10 @@ def _listen(cluster: ClusterSettings, master: str) -> int:
 # --- meeting ------------------------------------------------------------------------------------------------
 
 
-def meet(settings: Settings, node: Node, machine: Machine) -> Meeting:
+def meet(settings: Settings, node: Node, machine: Machine, *, portable: bool) -> Meeting:
     rendezvous = Rendezvous(settings.cluster, node)
     interface, address = choose_interface(settings.cluster, rendezvous.master)
-    info = describe_node(settings, node, machine, address)
+    info = describe_node(settings, node, machine, address, portable=portable)
     rendezvous.open_store()
     try:
         rendezvous.check_run()

@@ -99,6 +99,7 @@ class ReplayCheck(NamedTuple):
     remembers: bool = False  # intentionally: with fresh objects, all episodes would be the same
     unchanged_steps: int = 0  # number of steps if all observations were the same, else 0
     draws_globally: str = ""  # "step" or "reset" if it draws from the global generators there
+    machine_functions: str = "functions that could not be examined"  # that may round by CPU; "" if none do
 
     def why_inexact(self, name: str, fresh_objects: bool) -> str:
         """A warning for the user, or an empty text."""

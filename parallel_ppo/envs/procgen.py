@@ -12,13 +12,25 @@ import numpy as np
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec, ReplayCheck, Step, View
 from parallel_ppo.exits import InputError
 from parallel_ppo.keyed import integer_seed
-from parallel_ppo.settings.procgen import NATIVE_OPTIONS, game_name
+from parallel_ppo.settings.procgen import NATIVE_OPTIONS, game_name, short_name
 from parallel_ppo.settings.schema import EnvSettings
 
 if TYPE_CHECKING:
     import gymnasium
 
 STATE_BYTES = 1 << 20  # reserved; 20 to 40 KB are used
+# What a game calls of libm, by the calls in its library's machine code; the other games call no function that rounds
+# by machine.
+LIBM_FUNCTIONS = {
+    "bigfish": "pow",
+    "bossfight": "sin, cos",
+    "caveflyer": "sin, cos, atan2",
+    "dodgeball": "atan2",
+    "heist": "atan2",
+    "jumper": "sin, cos, atan2",
+    "ninja": "sin, cos",
+    "starpilot": "sin, cos, atan2",
+}
 SPACES = '[["Box", [64, 64, 3], "uint8", 0, 255], ["Discrete", 15, 0]]'  # see `spaces.spaces_as_text`
 SPEC = EnvSpec((64, 64, 3), "uint8", ActionSpec("categorical", (15,)), STATE_BYTES, spaces=SPACES)
 
@@ -48,7 +60,7 @@ def probe(settings: EnvSettings) -> EnvSpec:
 
 def check_replay(settings: EnvSettings) -> ReplayCheck:
     """Procgen restores its states exactly."""
-    return ReplayCheck()
+    return ReplayCheck(machine_functions=LIBM_FUNCTIONS.get(short_name(settings.id), ""))
 
 
 def spaces(settings: EnvSettings) -> "tuple[gymnasium.Space, gymnasium.Space]":

@@ -21,6 +21,7 @@ import gymnasium
 import numpy as np
 
 from parallel_ppo.envs.contract import ReplayCheck
+from parallel_ppo.envs.machine_functions import machine_functions
 from parallel_ppo.envs.single import Single
 from parallel_ppo.exits import EnvironmentFault, NumbersError
 from parallel_ppo.keyed import generator
@@ -78,6 +79,7 @@ def examine(make_env: MakeEnv, make_bare: MakeEnv | None, name: str) -> ReplayCh
         num_steps = len(first) - 1
         reused = _difference_when_reused(used, played, num_steps)
         tried = ReplayCheck(step_seconds, unchanged_steps=_unchanged_steps(used, played))
+        tried = tried._replace(machine_functions=machine_functions(used.env))
     with _single(make_env, name) as fresh:
         again = list(islice(_play_several(fresh, is_disturbed=True), len(played)))
         differs = _difference(played, again)

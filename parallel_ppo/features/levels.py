@@ -10,6 +10,7 @@ from typing import cast
 import numpy as np
 
 from parallel_ppo.envs.contract import EnvSpec, LevelEnv, SliceEnv
+from parallel_ppo.kernels import numerics
 from parallel_ppo.keyed import generator
 from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.memory.shared import SharedMemory
@@ -79,13 +80,13 @@ class LevelReplay:
         if num_seen:
             rank = np.empty(num_seen)
             rank[np.argsort(-self.score[seen], kind="stable")] = np.arange(1, num_seen + 1)
-            by_score = np.exp(-np.log(rank) / self.env.plr_temperature)
+            by_score = numerics.exp(-numerics.log(rank) / self.env.plr_temperature)
             by_age = (self.num_episodes - self.last_played[seen]).astype(np.float64)
             if not by_age.any():
                 by_age[:] = 1
-            mixed = (
-                1 - self.env.plr_staleness
-            ) * by_score / by_score.sum() + self.env.plr_staleness * by_age / by_age.sum()
+            mixed = (1 - self.env.plr_staleness) * by_score / numerics.total(
+                by_score
+            ) + self.env.plr_staleness * by_age / numerics.total(by_age)
             probability[seen] = mixed * (num_seen / len(self.score))
         return probability
 
@@ -100,7 +101,9 @@ class LevelReplay:
         likely = probability[probability > 0]
         return {
             "levels_seen": int(self.seen.sum()),
-            "levels_effective": float(np.exp(-(likely * np.log(likely)).sum())),
+            "levels_effective": float(
+                numerics.exp(np.array([-numerics.total(likely * numerics.log(likely))]))[0]
+            ),
         }
 
     def publish(self) -> None:

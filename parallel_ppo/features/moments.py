@@ -4,6 +4,8 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from parallel_ppo.kernels import numerics
+
 EPSILON = 1e-8
 
 
@@ -30,8 +32,8 @@ class Moments(NamedTuple):
     def of(cls, samples: np.ndarray) -> "Moments":
         """Over the first axis."""
         wide = samples.astype(np.float64)
-        mean = wide.mean(0)
-        return cls(float(len(wide)), mean, np.square(wide - mean).sum(0))
+        mean = numerics.column_sums(wide) / len(wide)
+        return cls(float(len(wide)), mean, numerics.column_sums(np.square(wide - mean)))
 
     def merged(self, other: "Moments") -> "Moments":
         total = self.num + other.num

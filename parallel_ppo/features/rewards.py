@@ -50,4 +50,5 @@ class RewardNormalizer:
             running = np.where(episode_start[t + 1], 0.0, running)
         self.running[...] = running
         self.moments.add(Moments.of(returns.reshape(-1)))
-        return np.clip(reward / np.sqrt(self.moments.variance + EPSILON), -clip, clip).astype(np.float32)
+        deviation = np.float32(np.sqrt(self.moments.variance + EPSILON))
+        return np.clip(reward / deviation, -clip, clip)

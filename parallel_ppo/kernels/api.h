@@ -13,6 +13,27 @@
 typedef float *const *pointers;
 typedef const float *const *const_pointers;
 
+/* --- arrays (arrays.c) ------------------------------------------------------------------------------------------------------------------- */
+
+void array_exp(const float *in, size_t count, float *out);
+void array_log(const float *in, size_t count, float *out);
+void array_tanh(const float *in, size_t count, float *out);
+void array_softplus(const float *in, size_t count, float *out);
+void array_wide_exp(const double *in, size_t count, double *out);
+void array_wide_log(const double *in, size_t count, double *out);
+
+/* in [rows][columns]. Term i of a row goes to sum i % 16, and the sixteen are added in turn; columns are added row by row. */
+void array_row_sums(const float *in, size_t rows, size_t columns, float *out);
+void array_column_sums(const float *in, size_t rows, size_t columns, float *out);
+void array_wide_row_sums(const double *in, size_t rows, size_t columns, double *out);
+void array_wide_column_sums(const double *in, size_t rows, size_t columns, double *out);
+
+/* Uniform draws in [0, 1), multiples of 2^-53, become normal ones. */
+void array_normals(const double *uniform, size_t count, double *out);
+
+/* Makes vectors [count][length] orthonormal, in place and in their order. The length is a multiple of 8. */
+void array_orthonormal(double *vectors, size_t count, size_t length);
+
 /* --- flat vectors (flat.c) -------------------------------------------------------------------------------------------------------------- */
 
 /* out = the sum of `microbatches` vectors that are `stride` floats apart; returns the sum of its squares. `count` is a multiple of 16. */
@@ -21,6 +42,10 @@ double flat_tree_sum(const float *vectors, size_t stride, int microbatches, size
 /* In place; `count` is a multiple of 16. */
 void flat_adam(float *parameters, const float *gradient, float *first, float *second, size_t count, double scale, double beta1,
                double beta2, double rate, double correction, double epsilon);
+
+/* In place, without momentum; `count` is a multiple of 16. With `inside`, epsilon is added before the root is taken. */
+void flat_rmsprop(float *parameters, const float *gradient, float *second, size_t count, double scale, double alpha, double rate,
+                  double epsilon, int inside);
 
 /* Rows of `count` bytes, each less its mean, times its scale, in `levels` of a byte around 127.5, clamped. */
 void flat_whiten(const uint8_t *pixels, size_t rows, size_t count, const float *mean, const float *scale, float levels, uint8_t *out);
@@ -62,10 +87,22 @@ void trunk_layer(const network_shape *shape, int layer, int backward, const uint
 
 /* --- heads and linear layers (heads.c, linear.c) ---------------------------------------------------------------------------------------- */
 
-/* The choice of categorical actions from features [B][num_features]; draws and action [B][components]. `logits` is scratch for a sample. */
-void heads_act(const float *features, int samples, int num_features, const float *action_weight, const float *action_bias,
-               const float *value_weight, const float *value_bias, int components, const int32_t *sizes, const float *draws, float *logits,
-               float *action, float *log_prob, float *value);
+/* Read in place by every call. Features are a multiple of 16. */
+typedef struct {
+    int features, outputs, values; /* K logits or means; V values */
+    const float *action_weight, *action_bias, *value_weight, *value_bias;
+} heads;
+
+/* features [B][features] -> action [B][K], values [B][V] */
+void heads_forward(const heads *network, const float *features, int samples, float *action, float *values);
+
+/* Overwrites the gradients of weight and bias of the action's head and of the value's, and the derivative in the features. */
+void heads_backward(const heads *network, const float *features, int samples, const float *by_action, const float *by_values,
+                    pointers gradients, float *by_features);
+
+/* The choice of categorical actions; draws and action [B][components]. `logits` [B][K] is scratch. */
+void heads_act(const heads *network, const float *features, int samples, int components, const int32_t *sizes, const float *draws,
+               float *logits, float *action, float *log_prob, float *values);
 
 /* One linear layer, sizes being multiples of 64, with or without a ReLU behind it: x [B][inputs] -> out [B][outputs]. */
 size_t linear_layer_scratch_floats(int inputs, int outputs, int samples);
@@ -109,16 +146,9 @@ void mlp_backward(const mlp *network, const float *x, int samples, float *space,
 
 enum { STATISTICS = 11 }; /* fields of `Statistics`; those after the first six belong to others and stay 0 */
 
-/* One of NumPy's own loops on float32. */
-typedef struct {
-    void *loop;
-    void *data;
-} numpy_function;
-
 /* Of one process. Offsets are floats from the start of a flat vector. */
 typedef struct {
     const mlp *network; /* with one value */
-    numpy_function exp, log, add, matmul;
     double value_coef, entropy_coef, batch_size;
     int64_t clips_value;
     int64_t num_offsets, log_std_offset; /* the last is -1 without one */

@@ -52,6 +52,18 @@ void flat_adam(float *parameters, const float *gradient, float *first, float *se
     flat_adam_into((const float *const *)vectors, vectors, gradient, count, scale, (adam_numbers){beta1, beta2, rate, correction, epsilon});
 }
 
+void flat_rmsprop(float *parameters, const float *gradient, float *second, size_t count, double scale, double alpha, double rate,
+                  double epsilon, int inside) {
+    const vec within = v_set(inside ? epsilon : 0), behind = v_set(inside ? 0 : epsilon), keep = v_set(alpha), add = v_set(1 - alpha);
+    for (size_t i = 0; i < count; i += VL) {
+        const vec g = v_mul(v_load(gradient + i), v_set(scale));
+        const vec v = v_fma(v_mul(add, g), g, v_mul(keep, v_load(second + i)));
+        v_store(second + i, v);
+        const vec denominator = v_add(v_sqrt(v_add(v, within)), behind);
+        v_store(parameters + i, v_fnma(v_set(rate), v_div(g, denominator), v_load(parameters + i)));
+    }
+}
+
 /* Rows of `count` bytes, each less its mean, times its scale, in `levels` of a byte around 127.5, clamped. */
 void flat_whiten(const uint8_t *restrict pixels, size_t rows, size_t count, const float *restrict mean, const float *restrict scale, float levels,
                  uint8_t *restrict out) {

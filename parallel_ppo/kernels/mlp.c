@@ -5,7 +5,6 @@
  * vector. */
 #include "api.h"
 #include "heads.h"
-#include "linear.h"
 
 /* Of the hidden layers: derivatives go no further down than to them. */
 INLINE int widest(const mlp *m) {
@@ -42,24 +41,6 @@ size_t mlp_space_floats(const mlp *m, int samples) {
     return (2 * units_of(m) + 2 * (size_t)widest(m)) * samples + largest_weight(m);
 }
 
-/* --- arithmetic ------------------------------------------------------------------------------------------------------------------------ */
-
-/* A quotient of polynomials in x squared, fitted to tanh over 0 to 8.6, where it is 1 to the last bit but one: 4e-7 off at most. */
-INLINE vec v_tanh(vec a) {
-    const vec x = v_at_most(8.6f, v_at_least(-8.6f, a)), s = v_mul(x, x);
-    vec p = v_set(-1.3128024708985997e-11f), q = v_set(1.3223963151176577e-06f);
-    p = v_fma(p, s, v_set(3.1801789646124234e-08f));
-    p = v_fma(p, s, v_set(2.8505288355518132e-05f));
-    p = v_fma(p, s, v_set(0.003892798675224185f));
-    p = v_fma(p, s, v_set(0.13699395954608917f));
-    p = v_fma(p, s, v_set(1.0f));
-    q = v_fma(q, s, v_set(0.0003981914196629077f));
-    q = v_fma(q, s, v_set(0.027335241436958313f));
-    q = v_fma(q, s, v_set(0.4703272879123688f));
-    q = v_fma(q, s, v_set(1.0f));
-    return v_at_most(1.0f, v_at_least(-1.0f, v_div(v_mul(x, p), q)));
-}
-
 /* --- forward --------------------------------------------------------------------------------------------------------------------------- */
 
 /* Weights as [input][output]. */
@@ -86,33 +67,29 @@ static const float *hidden(const mlp *m, const_pointers parameters, const float 
     return x;
 }
 
-static void head(const float *features, int samples, int units, int outputs, const float *weight, const float *bias, float *out) {
-    for (int b = 0; b < samples; b++)
-        for (int k = 0; k < outputs; k++)
-            out[(size_t)b * outputs + k] = dot(features + (size_t)b * units, weight + (size_t)k * units, units) + bias[k];
-}
-
 void mlp_forward(const mlp *m, const float *x, int samples, float *space, float *action, float *value) {
     const const_pointers heads = m->parameters + 4 * m->layers;
     const int units = m->sizes[m->layers];
     const float *features = hidden(m, m->parameters, m->packed, x, samples, space);
-    head(features, samples, units, m->outputs, heads[0], heads[1], action);
+    head_forward(features, samples, units, m->outputs, heads[0], heads[1], action);
     features = hidden(m, m->parameters + 2 * m->layers, m->packed + weights_of(m), x, samples, space + units_of(m) * samples);
-    head(features, samples, units, m->values, heads[2], heads[3], value);
+    head_forward(features, samples, units, m->values, heads[2], heads[3], value);
 }
 
 /* As `heads.act` behind `mlp_forward`. */
 void mlp_act(const mlp *m, const float *x, int samples, float *space, float *outputs, const float *draws, float *action, float *log_prob,
              float *value) {
+    float deviation[m->log_std ? m->outputs : 1];
     mlp_forward(m, x, samples, space, outputs, value);
+    if (m->log_std) each_exp(m->log_std, m->outputs, deviation);
     for (int b = 0; b < samples; b++) {
-        const float *z = outputs + (size_t)b * m->outputs;
+        float *z = outputs + (size_t)b * m->outputs;
         log_prob[b] = 0;
         for (int c = 0, start = 0; c < m->components; start += m->choices[c], c++)
             action[b * m->components + c] = choose(z + start, m->choices[c], draws[b * m->components + c], &log_prob[b]);
         for (int k = 0; m->components == 0 && k < m->outputs; k++) {
             const float draw = draws[b * m->outputs + k];
-            action[b * m->outputs + k] = z[k] + expf(m->log_std[k]) * draw;
+            action[b * m->outputs + k] = z[k] + deviation[k] * draw;
             log_prob[b] += -0.5f * (draw * draw) - m->log_std[k] - 0.91893853320467274178f; /* log(2 pi) / 2 */
         }
     }
@@ -133,8 +110,7 @@ static void one_backward(const mlp *m, const_pointers parameters, const float *h
     const int last = m->sizes[m->layers], most = widest(m);
     float *slope = scratch, *before = scratch + (size_t)most * samples, *weight_slope = before + (size_t)most * samples;
     const float *out = activations + (units_of(m) - last) * samples;
-    matrix_product(outputs, last, samples, g, 1, outputs, out, last, NULL, 0, head_gradient, last);
-    add_up(g, samples, outputs, head_bias_gradient);
+    head_gradients(out, samples, last, outputs, g, head_gradient, head_bias_gradient);
     matrix_product(samples, last, outputs, g, outputs, 1, head_weight, last, NULL, 0, slope, last);
     for (int l = m->layers - 1; l >= 0; l--) {
         const int inputs = m->sizes[l], units = m->sizes[l + 1];

@@ -13,13 +13,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from parallel_ppo.kernels import numerics
 from parallel_ppo.kernels.api import constant, load_library, structure
 from parallel_ppo.kernels.choice import choose_variant, unsuitable
 
 IMPALA_WIDTHS = (16, 32, 32)
 SMALL_IMAGE_CHANNELS, SMALL_IMAGE_KINDS, SMALL_IMAGE_LARGEST_MAP = 16, 16, 8  # as in small_image.c
-LINEAR_UNIT = 64  # inputs and outputs of a linear layer are multiples of it
+LINEAR_UNIT = 64  # inputs and outputs of a linear layer are multiples of it, as the kernels see them
 
 
 def parameter_shapes(network: str, shape: Sequence[int], factor: int = 1) -> list[tuple[int, ...]]:
@@ -106,6 +108,13 @@ def adam(
     load_library(choose_variant()).flat_adam(*(vector.data_ptr() for vector in vectors), count, *numbers)
 
 
+def rmsprop(parameters: torch.Tensor, gradient: torch.Tensor, second: torch.Tensor, *numbers: float) -> None:
+    """In place on flat vectors; the numbers in the order of `flat_rmsprop`."""
+    vectors, count = (parameters, gradient, second), len(parameters)
+    assert count % 16 == 0 and all(v.shape == (count,) and v.is_contiguous() for v in vectors)
+    load_library(choose_variant()).flat_rmsprop(*(vector.data_ptr() for vector in vectors), count, *numbers)
+
+
 def whiten(pixels: torch.Tensor, mean: torch.Tensor, scale: torch.Tensor, levels: float) -> torch.Tensor:
     """Rows of bytes [B, N], whitened, in bytes again (see `features/curiosity/whitening.py`)."""
     rows, count = pixels.shape
@@ -133,55 +142,98 @@ def byte_sums(pixels: torch.Tensor) -> torch.Tensor:
 
 
 class NativeHeads:
-    """Actions, their log-probabilities and values from features, for categorical actions of these sizes."""
+    """The action and the value head, [B, features] -> [B, K] and [B, V]; for categorical actions also their
+    choice.
+    """
 
-    def __init__(self, weights: Sequence[torch.Tensor], sizes: Sequence[int]) -> None:
+    def __init__(self, weights: Sequence[torch.Tensor], sizes: Sequence[int] = ()) -> None:
         """Action weight and bias, value weight and bias: read in place at every call."""
         assert all(weight.is_contiguous() and weight.dtype == torch.float32 for weight in weights)
         self.library, self.weights = load_library(choose_variant()), list(weights)
-        self.num_features = weights[0].shape[1]
-        assert self.num_features % 16 == 0 and weights[0].shape[0] == sum(sizes)
+        (self.num_outputs, self.num_features), self.num_values = weights[0].shape, len(weights[3])
+        assert self.num_features % 16 == 0 and self.num_outputs == (sum(sizes) or self.num_outputs)
+        addresses = (weight.data_ptr() for weight in weights)
+        self.native = structure("heads")(self.num_features, self.num_outputs, self.num_values, *addresses)
+        self.address = ctypes.addressof(self.native)
         self.sizes = np.array(sizes, np.int32)
-        self.logits = new_floats(sum(sizes))
+
+    def forward(self, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        self.check(features)
+        action, values = (
+            new_floats(len(features), self.num_outputs),
+            new_floats(len(features), self.num_values),
+        )
+        self.library.heads_forward(
+            self.address, features.data_ptr(), len(features), action.data_ptr(), values.data_ptr()
+        )
+        return action, values
+
+    def backward(
+        self,
+        features: torch.Tensor,
+        by_action: torch.Tensor,
+        by_values: torch.Tensor,
+        gradients: Sequence[torch.Tensor],
+    ) -> torch.Tensor:
+        """Overwrites the gradients; returns the derivative in the features."""
+        self.check(features)
+        assert by_action.shape == (len(features), self.num_outputs) and by_action.is_contiguous()
+        assert by_values.shape == (len(features), self.num_values) and by_values.is_contiguous()
+        assert by_action.dtype == by_values.dtype == torch.float32
+        by_features = new_floats(*features.shape)
+        self.library.heads_backward(
+            self.address, features.data_ptr(), len(features), by_action.data_ptr(), by_values.data_ptr(),
+            pointers_to(gradients), by_features.data_ptr(),
+        )  # fmt: skip
+        return by_features
 
     def act(self, features: torch.Tensor, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Actions [B, A], log-probabilities [B] and values [B, V]."""
+        self.check(features)
         samples, components = draws.shape
-        assert features.shape == (samples, self.num_features) and components == len(self.sizes)
-        assert features.is_contiguous() and draws.flags.c_contiguous
+        assert len(features) == samples and components == len(self.sizes) and draws.flags.c_contiguous
         action, log_prob = np.empty((samples, components), np.float32), np.empty(samples, np.float32)
-        value = np.empty(samples, np.float32)
+        values, logits = (
+            np.empty((samples, self.num_values), np.float32),
+            new_floats(samples, self.num_outputs),
+        )
         self.library.heads_act(
+            self.address,
             features.data_ptr(),
             samples,
-            self.num_features,
-            *(weight.data_ptr() for weight in self.weights),
             components,
             address_of(self.sizes),
             address_of(draws),
-            self.logits.data_ptr(),
+            logits.data_ptr(),
             address_of(action),
             address_of(log_prob),
-            address_of(value),
+            address_of(values),
         )
-        return action, log_prob, value
+        return action, log_prob, values
 
-
-def is_linear_suitable(num_inputs: int, num_outputs: int) -> bool:
-    return num_inputs % LINEAR_UNIT == 0 and num_outputs % LINEAR_UNIT == 0
+    def check(self, features: torch.Tensor) -> None:
+        assert features.shape[1:] == (self.num_features,) and features.is_contiguous()
 
 
 class NativeLinear(nn.Linear):
-    """[B, inputs] -> [B, outputs], through a ReLU where it is asked for."""
+    """[B, inputs] -> [B, outputs], through a ReLU where it is asked for. The kernels know multiples of
+    LINEAR_UNIT: other sizes are filled up with zeros, which change no sum.
+    """
 
     def __init__(self, num_inputs: int, num_outputs: int, *, relu: bool) -> None:
-        assert is_linear_suitable(num_inputs, num_outputs), (num_inputs, num_outputs)
         super().__init__(num_inputs, num_outputs)
         self.relu = relu
 
     def forward(self, x: Tensor) -> Tensor:
-        if torch.is_grad_enabled():
-            return _DifferentiableLinear.apply(x, self.weight, self.bias, self.relu)
-        return _linear_forward(x, self.weight, self.bias, self.relu)
+        more_inputs, more_outputs = -self.in_features % LINEAR_UNIT, -self.out_features % LINEAR_UNIT
+        weight: Tensor = self.weight
+        bias: Tensor = self.bias
+        if more_inputs or more_outputs:
+            x = functional.pad(x, (0, more_inputs))
+            weight = functional.pad(weight, (0, more_inputs, 0, more_outputs))
+            bias = functional.pad(bias, (0, more_outputs))
+        linear = _DifferentiableLinear.apply if torch.is_grad_enabled() else _linear_forward
+        return linear(x.contiguous(), weight, bias, self.relu)[:, : self.out_features]
 
 
 def _linear_forward(x: Tensor, weight: Tensor, bias: Tensor, relu: bool) -> Tensor:
@@ -238,6 +290,22 @@ class _DifferentiableLinear(torch.autograd.Function):
             by_x.data_ptr(),
         )
         return by_x, by_weight, by_bias, None
+
+
+class _RowSums(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, x: Tensor) -> Tensor:
+        context.shape = x.shape
+        return torch.from_numpy(numerics.row_sums(x.detach().numpy()))
+
+    @staticmethod
+    def backward(context: Any, *slopes: Tensor) -> Any:
+        return slopes[0].reshape(-1, *[1] * (len(context.shape) - 1)).expand(context.shape)
+
+
+def row_sums(x: Tensor) -> Tensor:
+    """[R, ...] -> [R], differentiable; torch's sums depend on the CPU."""
+    return _RowSums.apply(x)
 
 
 # --- trunks ----------------------------------------------------------------------------------------------------

@@ -93,8 +93,6 @@ class NativeMicrobatch:
             observation_scale=None if scale is None else scale.data_ptr(),
             observation_clip=clip,
         )
-        for function in (np.exp, np.log, np.add, np.matmul):
-            setattr(self.settings, function.__name__, float_loop(function))
         self.address = ctypes.addressof(self.settings)
         self.scratch = allocate(self.library.microbatch_scratch_floats(self.address, largest_microbatch))
         self.settings.scratch = self.scratch.data_ptr()

@@ -1,5 +1,4 @@
-/* PPO's loss and its derivative in a network's outputs: `ppo.loss_gradient` to the last bit. The same operations in the same order; exp, log,
- * sums and the product with a matrix are NumPy's own loops, handed over as addresses, so they round as NumPy rounds here. */
+/* PPO's loss and its derivative in a network's outputs: the operations of `ppo.loss_gradient` in the same order, with the same bits. */
 #ifndef PARALLEL_PPO_PPO_H
 #define PARALLEL_PPO_PPO_H
 

@@ -41,6 +41,18 @@ INLINE vec v_at_most(float most, vec a) { return _mm512_min_ps(v_set(most), a); 
 INLINE vec v_where_positive(vec condition, vec a) {
     return _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(condition, _mm512_setzero_ps(), _CMP_GT_OQ), a);
 }
+INLINE vec v_round(vec a) { return _mm512_roundscale_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+/* 2 to the power of a whole number, -126 to 127 */
+INLINE vec v_power_of_two(vec n) {
+    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127)), 23));
+}
+/* The whole number n for which a 2^-n is in [sqrt(1/2), sqrt(2)), and that product; for normal numbers. */
+INLINE vec v_exponent(vec a, vec *rest) {
+    const __m512i bits = _mm512_castps_si512(a), n = _mm512_srai_epi32(_mm512_sub_epi32(bits, _mm512_set1_epi32(0x3f3504f3)), 23);
+    *rest = _mm512_castsi512_ps(_mm512_sub_epi32(bits, _mm512_slli_epi32(n, 23)));
+    return _mm512_cvtepi32_ps(n);
+}
+INLINE vec v_where_less(vec a, vec b, vec yes, vec no) { return _mm512_mask_mov_ps(no, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), yes); }
 INLINE vec_index v_index(int k) { return _mm_set1_epi8((char)k); }
 /* A NaN is taken, and stays. */
 INLINE void v_take_larger(vec *best, vec_index *index, vec a, vec_index k) {
@@ -77,6 +89,16 @@ INLINE vec v_at_most(float most, vec a) { return _mm256_min_ps(v_set(most), a); 
 INLINE vec v_where_positive(vec condition, vec a) {
     return _mm256_and_ps(_mm256_cmp_ps(condition, _mm256_setzero_ps(), _CMP_GT_OQ), a);
 }
+INLINE vec v_round(vec a) { return _mm256_round_ps(a, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC); }
+INLINE vec v_power_of_two(vec n) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127)), 23));
+}
+INLINE vec v_exponent(vec a, vec *rest) {
+    const __m256i bits = _mm256_castps_si256(a), n = _mm256_srai_epi32(_mm256_sub_epi32(bits, _mm256_set1_epi32(0x3f3504f3)), 23);
+    *rest = _mm256_castsi256_ps(_mm256_sub_epi32(bits, _mm256_slli_epi32(n, 23)));
+    return _mm256_cvtepi32_ps(n);
+}
+INLINE vec v_where_less(vec a, vec b, vec yes, vec no) { return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ)); }
 INLINE vec_index v_index(int k) { return _mm256_set1_epi32(k); }
 INLINE void v_take_larger(vec *best, vec_index *index, vec a, vec_index k) {
     vec is_number = _mm256_cmp_ps(*best, *best, _CMP_ORD_Q);

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from parallel_ppo.envs.contract import ActionSpec
+from parallel_ppo.kernels import numerics
 from parallel_ppo.policies.heads import HALF_LOG_TAU
 
 
@@ -29,38 +30,44 @@ def differentiate(
             start += size
         return components[0] if len(components) == 1 else _joined(components)
     if spec.kind == "bernoulli":
-        log_on, log_off = -np.logaddexp(np.float32(0), -outputs), -np.logaddexp(np.float32(0), outputs)
-        on = np.exp(log_on)
-        log_prob = np.where(action > 0, log_on, log_off).sum(1)
-        entropy = -(on * log_on + (1 - on) * log_off).sum(1)
+        log_on, log_off = -numerics.softplus(-outputs), -numerics.softplus(outputs)
+        on = numerics.exp(log_on)
+        log_prob = numerics.row_sums(np.where(action > 0, log_on, log_off))
+        entropy = -numerics.row_sums(on * log_on + (1 - on) * log_off)
         return HeadDerivatives(log_prob, entropy, action - on, -outputs * on * (1 - on))
     assert log_std is not None
-    inverse = np.exp(-log_std)
+    inverse = numerics.exp(-log_std)
     scaled = (action - outputs) * inverse
-    log_prob = (-0.5 * np.square(scaled) - (log_std + np.float32(HALF_LOG_TAU))).sum(1)
-    entropy = np.full(len(outputs), (log_std + np.float32(0.5 + HALF_LOG_TAU)).sum(), np.float32)
-    return HeadDerivatives(log_prob, entropy, scaled * inverse, None)
+    log_prob = numerics.row_sums(-0.5 * np.square(scaled) - (log_std + np.float32(HALF_LOG_TAU)))
+    entropy = numerics.row_sums((log_std + np.float32(0.5 + HALF_LOG_TAU))[None])
+    return HeadDerivatives(log_prob, np.repeat(entropy, len(outputs)), scaled * inverse, None)
 
 
 def _categorical(logits: np.ndarray, chosen: np.ndarray) -> HeadDerivatives:
     index = np.arange(len(logits))
     shifted = logits - logits.max(1, keepdims=True)
-    probability = np.exp(shifted)
-    total = probability.sum(1, keepdims=True)
-    probability /= total
-    log_probs = shifted - np.log(total)
-    entropy = -np.einsum("bk,bk->b", probability, log_probs)
+    probability = numerics.exp(shifted)
+    total = numerics.row_sums(probability)
+    probability /= total[:, None]
+    log_probs = shifted - numerics.log(total)[:, None]
+    entropy = -numerics.row_sums(probability * log_probs)
     slope = -probability
     slope[index, chosen] += 1
     by_output = -probability * (log_probs + entropy[:, None])
     return HeadDerivatives(log_probs[index, chosen], entropy, slope, by_output)
 
 
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """[B, K]"""
+    shifted = logits - logits.max(1, keepdims=True)
+    return shifted - numerics.log(numerics.row_sums(numerics.exp(shifted)))[:, None]
+
+
 def _joined(components: list[HeadDerivatives]) -> HeadDerivatives:
     entropies = [each.entropy_by_output for each in components if each.entropy_by_output is not None]
     return HeadDerivatives(
-        np.sum([each.log_prob for each in components], axis=0),
-        np.sum([each.entropy for each in components], axis=0),
+        numerics.column_sums(np.stack([each.log_prob for each in components])),
+        numerics.column_sums(np.stack([each.entropy for each in components])),
         np.concatenate([each.log_prob_by_output for each in components], 1),
         np.concatenate(entropies, 1),
     )
@@ -79,5 +86,6 @@ def by_outputs(
         action += by_entropy * head.entropy_by_output
     if log_std is None:
         return action, None
-    squares = np.square(head.log_prob_by_output * np.exp(log_std)) - 1
-    return action, by_log_prob @ squares + by_entropy * np.float32(len(head.log_prob))
+    squares = np.square(head.log_prob_by_output * numerics.exp(log_std)) - 1
+    by_log_std = numerics.column_sums(by_log_prob[:, None] * squares)
+    return action, by_log_std + by_entropy * np.float32(len(head.log_prob))

@@ -3,7 +3,6 @@
 B samples, F features, K action outputs, V values.
 """
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,11 +16,15 @@ def value_rows(gradient: OutputGradient) -> Tensor:
     return torch.stack(gradient.values.unbind(1))
 
 
+def head_tensors(named: dict[str, Tensor]) -> list[Tensor]:
+    """Weight and bias of the action's head, then of the value's."""
+    return [named[f"{head}.{part}"] for head in ("action_head", "value_head") for part in ("weight", "bias")]
+
+
 class HeadLayers:
     def __init__(self, policy: Policy, flat: Tensor) -> None:
         named = views(policy, flat)
-        self.action_weight, self.action_bias = named["action_head.weight"], named["action_head.bias"]
-        self.value_weight, self.value_bias = named["value_head.weight"], named["value_head.bias"]
+        self.action_weight, self.action_bias, self.value_weight, self.value_bias = head_tensors(named)
         self.log_std = named.get("log_std")
         self.action_transposed, self.value_transposed = self.action_weight.t(), self.value_weight.t()
 
@@ -29,13 +32,6 @@ class HeadLayers:
         action = torch.addmm(self.action_bias, features, self.action_transposed)
         values = torch.addmm(self.value_bias, value_features, self.value_transposed)
         return Output(action, self.log_std, values)
-
-    def with_other_values(self, value: np.ndarray, features: Tensor) -> np.ndarray:
-        """[B, V], when the first value is known."""
-        if len(self.value_bias) == 1:
-            return value[:, None]
-        others = torch.addmv(self.value_bias[1], features, self.value_weight[1]).numpy()
-        return np.stack((value, others), 1)
 
     def value_slope(self, gradient: OutputGradient, out: Tensor) -> None:
         """Writes the derivative by the value's features. One column and several need calls that round differently."""

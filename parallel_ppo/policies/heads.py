@@ -4,7 +4,6 @@ B samples, A action components, K network outputs. Actions of every kind are flo
 a keyed generator, so an action is a pure function of its inputs.
 """
 
-import math
 from typing import NamedTuple
 
 import numpy as np
@@ -13,9 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from parallel_ppo.envs.contract import ActionSpec
+from parallel_ppo.kernels import numerics
 from parallel_ppo.policies.network import Acted, Output
 
-HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
+HALF_LOG_TAU = 0.9189385332046727  # log(2 pi) / 2
 NEVER = -1e8  # the logit of a masked choice: its probability and all its derivatives are exactly 0
 
 
@@ -40,7 +40,7 @@ def masked(output: Output, mask: Tensor | None) -> Output:
 def draw_noise(spec: ActionSpec, generator: np.random.Generator, *shape: int) -> np.ndarray:
     full = (*shape, num_components(spec))
     if spec.kind == "gaussian":
-        return generator.standard_normal(full, np.float32)
+        return numerics.standard_normal(generator, full, np.float32)
     return generator.random(full, np.float32)
 
 
@@ -56,12 +56,12 @@ def act(
     if spec.kind == "categorical":
         return _act_categorical(spec, rows, draws)
     if spec.kind == "bernoulli":
-        action = (2 * draws - 1 < np.tanh(0.5 * rows)).astype(np.float32)  # a sigmoid that cannot overflow
-        return action, -np.logaddexp(np.float32(0), (1 - 2 * action) * rows).sum(1)
+        action = (2 * draws - 1 < numerics.tanh(0.5 * rows)).astype(np.float32)  # a sigmoid without overflow
+        return action, -numerics.row_sums(numerics.softplus((1 - 2 * action) * rows))
     assert log_std is not None
     scale = log_std.detach().numpy()
-    log_prob = (-0.5 * np.square(draws) - scale - np.float32(HALF_LOG_TAU)).sum(1)
-    return rows + np.exp(scale) * draws, log_prob
+    log_prob = numerics.row_sums(-0.5 * np.square(draws) - scale - np.float32(HALF_LOG_TAU))
+    return rows + numerics.exp(scale) * draws, log_prob
 
 
 def _act_categorical(spec: ActionSpec, rows: np.ndarray, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -71,10 +71,10 @@ def _act_categorical(spec: ActionSpec, rows: np.ndarray, draws: np.ndarray) -> t
     for component, size in enumerate(spec.sizes):
         part = rows[:, start : start + size]
         part = part - part.max(1, keepdims=True)
-        cumulative = np.exp(part).cumsum(1)
+        cumulative = numerics.exp(part).cumsum(1)
         chosen = (cumulative[:, :-1] <= draws[:, component, None] * cumulative[:, -1:]).sum(1)
         action[:, component] = chosen
-        log_prob += part[index, chosen] - np.log(cumulative[:, -1])
+        log_prob += part[index, chosen] - numerics.log(cumulative[:, -1])
         start += size
     return action, log_prob
 

@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from parallel_ppo.kernels import numerics
 from parallel_ppo.keyed import generator, integer_seed
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.storage.array_files import bytes_of
 
 ALIGNMENT = 16  # floats: every parameter starts on a cache line
-LARGE = 1 << 24  # weights of a layer
+LARGE = 1 << 24  # parameters: drawing and saving them takes a while
 HEAD_GAINS = {"action_head.weight": 0.01, "value_head.weight": 1.0}
 
 
@@ -67,8 +68,8 @@ def initialize(policy: Policy, flat: Tensor, seed: int) -> None:
             view.copy_(own[name])
         elif policy.draws_by_fan_in(name):
             fan_in = policy.get_parameter(name.replace("bias", "weight"))[0].numel()
-            bound = 1 / math.sqrt(fan_in)
-            view.copy_(torch.from_numpy(draws.uniform(-bound, bound, view.shape).astype(np.float32)))
+            drawn = (2 * draws.random(tuple(view.shape)) - 1) * (1 / math.sqrt(fan_in))
+            view.copy_(torch.from_numpy(drawn.astype(np.float32)))
         elif name.endswith("weight"):
             gain = HEAD_GAINS.get(name, math.sqrt(2))
             view.copy_(torch.from_numpy(orthogonal(tuple(view.shape), gain, draws)))
@@ -76,10 +77,5 @@ def initialize(policy: Policy, flat: Tensor, seed: int) -> None:
 
 def orthogonal(shape: tuple[int, ...], gain: float, draws: np.random.Generator) -> np.ndarray:
     rows, columns = shape[0], int(np.prod(shape[1:]))
-    normal = draws.standard_normal((max(rows, columns), min(rows, columns)))
-    if normal.size > LARGE:  # much faster, and equal except for the last digits
-        q = normal @ np.linalg.inv(np.linalg.cholesky(normal.T @ normal)).T
-    else:
-        q, r = np.linalg.qr(normal)
-        q *= np.sign(np.diag(r))
-    return (gain * (q if rows >= columns else q.T)).reshape(shape).astype(np.float32)
+    vectors = numerics.orthonormal(numerics.standard_normal(draws, (min(rows, columns), max(rows, columns))))
+    return (gain * (vectors.T if rows >= columns else vectors)).reshape(shape).astype(np.float32)

@@ -108,13 +108,15 @@ def _exactness(provenance: dict[str, Any]) -> str:
     if not provenance["reproducible"]:
         return "This run cannot be repeated bit for bit (`reproducible: false`)."
     kinds = provenance["arithmetic"]
+    if kinds and all(kind.get("portable") == "true" for kind in kinds):
+        return "Every x86-64-v3 machine learns the same bits, whatever its CPU and library versions (`portable: true`)."
     where = "; ".join(
         ", ".join(f"{name} {value}" for name, value in kind.items() if name in ("cpu", "torch", "numpy"))
         for kind in kinds
     )
     return (
         f"Bits are the same on the same CPU model and library versions ({_text(where)}); elsewhere they may"
-        " differ."
+        " differ (`portable: false`)."
     )
 
 

@@ -10,7 +10,6 @@ from parallel_ppo.evaluation.policy_files import fill
 from parallel_ppo.evaluation.policy_files import load as load_weights
 from parallel_ppo.exits import ExitCode, InputError
 from parallel_ppo.kernels.choice import unusable
-from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.records.display import make_display
 from parallel_ppo.settings.layers import read_settings
@@ -83,12 +82,12 @@ def verify(claim: Claim, signals: Signals) -> Verdict:
                 f"it was trained with native kernels, which do not run here ({reason[:200]})"
             )
     with tempfile.TemporaryDirectory(prefix="parallel-ppo-verify-") as place:
-        found = train_again(settings, Path(place) / "run", signals)
-    return compare(claim, found, arithmetic(settings, read_machine().cpu_model))
+        found, here = train_again(settings, Path(place) / "run", signals)
+    return compare(claim, found, here)
 
 
-def train_again(settings: Settings, root: Path, signals: Signals) -> list[str]:
-    """The hashes after each iteration."""
+def train_again(settings: Settings, root: Path, signals: Signals) -> tuple[list[str], dict[str, str]]:
+    """The hashes after each iteration, and what computed them."""
     kind = "parallel" if settings.hardware.num_threads == 1 else "sequential"
     plan = make_plan(settings, kind=kind, output=root)
     fork_server = None if plan.inline else ForkServer(plan.settings, plan.spec)
@@ -99,13 +98,15 @@ def train_again(settings: Settings, root: Path, signals: Signals) -> list[str]:
             fork_server.close()
     if code != ExitCode.DONE:
         raise KeyboardInterrupt  # a signal: half a training compares nothing
-    return [record["policy_sha256"] for record in read_records(root / "metrics.jsonl")]
+    hashes = [record["policy_sha256"] for record in read_records(root / "metrics.jsonl")]
+    return hashes, arithmetic(plan.settings, plan.machine.cpu_model, portable=not plan.tied_to_machine)
 
 
 def compare(claim: Claim, found: list[str], here: dict[str, str]) -> Verdict:
     """`here`: the arithmetic that computed `found`."""
     shared, count = claim.shared, claim.iterations
     kinds = shared.provenance["arithmetic"]
+    is_portable = here.get("portable") == "true" and all(kind.get("portable") == "true" for kind in kinds)
     elsewhere = [line for kind in kinds for line in differences(kind, here)]
     if found == shared.hashes[:count]:
         whole = "; this is the policy itself" if count == len(shared.hashes) else ""
@@ -122,7 +123,12 @@ def compare(claim: Claim, found: list[str], here: dict[str, str]) -> Verdict:
         )
     return Verdict(
         ExitCode.DIFFERENT,
-        f"different: from iteration {first} on the hashes differ, on the same CPU model and library versions",
+        f"different: from iteration {first} on the hashes differ, "
+        + (
+            "which no CPU causes: the run is portable"
+            if is_portable
+            else "on the same CPU model and library versions"
+        ),
     )
 
 

@@ -1,4 +1,6 @@
-"""The bits of a run may also depend on the CPU and on the versions of the libraries that compute."""
+"""What the bits of a run depend on besides its configuration and its seed: nothing where it is portable, that is
+the same on every x86-64-v3 machine; otherwise the CPU and the versions of the libraries that compute.
+"""
 
 import importlib.metadata
 
@@ -6,13 +8,17 @@ import torch
 
 from parallel_ppo.kernels.choice import choose_variant
 from parallel_ppo.settings.schema import Settings
-from parallel_ppo.version import VERSION
+from parallel_ppo.version import ARITHMETIC, VERSION
 
 LIBRARIES = ("torch", "numpy", "gymnasium", "procgen", "procgen-mirror", "box2d", "mujoco", "minigrid")
 
+OF_MACHINES = frozenset(("cpu", "instructions", "kernels", "torch", "numpy", "parallel_ppo"))
 
-def arithmetic(settings: Settings, cpu_model: str) -> dict[str, str]:
+
+def arithmetic(settings: Settings, cpu_model: str, *, portable: bool) -> dict[str, str]:
     found = {
+        "arithmetic": str(ARITHMETIC),
+        "portable": str(portable).lower(),
         "cpu": cpu_model,
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "parallel_ppo": VERSION,
@@ -28,12 +34,17 @@ def arithmetic(settings: Settings, cpu_model: str) -> dict[str, str]:
 
 
 def differences(there: dict[str, str], here: dict[str, str]) -> list[str]:
-    """One line for each. A library that only one side has is ignored: the other does not need it."""
-    there, here = _one_procgen(there), _one_procgen(here)
+    """One line for each. A library that only one side has is ignored: the other does not need it. Portable runs need
+    no equal machines.
+    """
+    ignored = {"portable"}
+    if there.get("portable") == here.get("portable") == "true":
+        ignored |= OF_MACHINES
+    there, here = ({"arithmetic": "1"} | _one_procgen(found) for found in (there, here))
     return [
         f"{name} {there[name]} there, {here[name]} here"
         for name in there
-        if name in here and here[name] != there[name]
+        if name not in ignored and name in here and here[name] != there[name]
     ]
 
 

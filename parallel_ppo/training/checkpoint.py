@@ -98,6 +98,7 @@ class Manifest(_Record):
     """Everything that a checkpoint says about itself."""
 
     format: int
+    arithmetic: int = 1  # `version.ARITHMETIC` of the session that saved it
     counters: SavedCounters
     policy_sha256: str
     learning: dict[str, Any]

@@ -124,6 +124,8 @@ def _summarize(run: Run, reason: str, code: ExitCode, limited: str | None) -> No
         and run.pool.exact
         and run.settings.training.schedule_by != "time"
         and run.settings.cluster.reduction == "tree",
+        "portable": not run.plan.tied_to_machine,
+        "tied_to_machine": list(run.plan.tied_to_machine),
         "worker_restarts": run.earlier_restarts
         + max(run.pool.restarts, sum(report.restarts for report in run.reports)),
         "peak_rss_mb": recorder.meter.peak_rss_mb,

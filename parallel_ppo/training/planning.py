@@ -34,6 +34,7 @@ from parallel_ppo.settings.named_code import find
 from parallel_ppo.settings.schema import Settings, largest_slice
 from parallel_ppo.storage.run_directory import ForeignDirectory, RunDirectory
 from parallel_ppo.training.origin import saved_settings
+from parallel_ppo.training.portability import tied_to_machine
 from parallel_ppo.training.worker_count import useful_workers
 
 MANY_CORES, MANY_CORES_WORKERS = "config/ppo_many_cores.yaml", 64
@@ -58,6 +59,7 @@ class Plan(NamedTuple):
     replay_check: ReplayCheck = ReplayCheck()
     schedule_changes: Mapping[str, tuple[Any, Any]] = MappingProxyType({})  # by key: before, now
     initial: Mapping[str, Any] = MappingProxyType({})  # arrays of the state that a new run starts with
+    tied_to_machine: tuple[str, ...] = ()  # why other CPUs or libraries may learn other bits
 
 
 def make_plan(
@@ -126,6 +128,7 @@ def make_plan(
         trace=trace,
         replay_check=replay_check,
         schedule_changes=changes,
+        tied_to_machine=tied_to_machine(settings, spec, replay_check.machine_functions),
     )
 
 

@@ -38,6 +38,7 @@ from parallel_ppo.training.checkpoint import (
     read_manifest,
     steps,
 )
+from parallel_ppo.version import ARITHMETIC
 from parallel_ppo.workers.observer import make_observer
 
 MAX_FAILURES = 3
@@ -83,6 +84,7 @@ def _manifest(
 ) -> bytes:
     manifest = {
         "format": FORMAT,
+        "arithmetic": ARITHMETIC,
         "counters": snapshot.counters,
         "policy_sha256": policy_sha256,
         "learning": learning,

@@ -47,6 +47,7 @@ from parallel_ppo.training.planning import Plan, check_addresses, share_host
 from parallel_ppo.training.recorder import Follower, Recorder
 from parallel_ppo.training.run import Run
 from parallel_ppo.training.state import TrainingState
+from parallel_ppo.version import ARITHMETIC
 from parallel_ppo.workers.fork_server import ForkServer
 from parallel_ppo.workers.memory import Memory, arrays_of
 from parallel_ppo.workers.pool import NOT_RESTORED, InlinePool, Pool
@@ -154,7 +155,8 @@ def _join(plan: Plan, display: Display, signals: Signals) -> Cluster:
         return Cluster(plan.settings.sizes)
     from parallel_ppo.cluster.gloo import join  # only runs that need it load it
 
-    return join(plan.settings, plan.node, plan.machine, signals, display.note)
+    portable = not plan.tied_to_machine
+    return join(plan.settings, plan.node, plan.machine, signals, display.note, portable=portable)
 
 
 def _take_place(plan: Plan, cluster: Cluster, display: Display) -> tuple[Plan, Display]:
@@ -302,6 +304,12 @@ def _resume(run: Run) -> bool:
         display.note(f"{plan.directory.root} has no checkpoint yet: starting from the beginning")
         return False
     path, snapshot, weights, refused = found
+    arithmetic_there = checkpoint.read_manifest(path).arithmetic
+    if arithmetic_there != ARITHMETIC:
+        display.warn(
+            f"{path.name} was saved with arithmetic {arithmetic_there}, this version has {ARITHMETIC}: bits differ"
+            " from here on from those that the earlier version would have learned"
+        )
     for line in refused:
         display.warn(f"{line}; {path.name} is used instead")
     snapshot.arrays["parameters"] = flat(weights).numpy()
@@ -385,7 +393,7 @@ def _describe(run: Run, settled: dict[str, bool]) -> None:
         "pid": os.getpid(),
         "nodes": cluster.names,
         "schedule_changes": dict(plan.schedule_changes),
-        "arithmetic": arithmetic(plan.settings, plan.machine.cpu_model),
+        "arithmetic": arithmetic(plan.settings, plan.machine.cpu_model, portable=not plan.tied_to_machine),
     }
     plan.directory.describe(
         kind=plan.kind,
@@ -413,8 +421,14 @@ def _header(run: Run, verbose: bool) -> list[str]:
         names += f", {settings.curiosity.kind}"
     env = family_of(settings.env.id).short_name(settings.env.id)
     line = f"{env}  {names}  seed {training.seed}  {who}  -> {plan.directory.root}"
+    reasons = "; ".join(plan.tied_to_machine)
+    portable = (
+        f"portable: false ({reasons})"
+        if reasons
+        else "portable: true (any x86-64-v3 CPU learns the same bits)"
+    )
     if not verbose:
-        return [line]
+        return [line, portable]
     work = (
         f"{count(sizes.num_envs, 'environment')} x {count(sizes.num_steps, 'step')}, "
         f"{count(sizes.num_epochs, 'epoch')} of {sizes.num_minibatches} x {sizes.batch_size} samples"
@@ -424,7 +438,7 @@ def _header(run: Run, verbose: bool) -> list[str]:
         f"{count(sizes.num_microbatches, 'microbatch')} of {max(sizes.microbatch_sizes)}, "
         f"kernels: {training.kernels}"
     )
-    return [*plan.placement.reasons, line, f"{work}, {pieces}"]
+    return [*plan.placement.reasons, line, portable, f"{work}, {pieces}"]
 
 
 class PhasesOf:

@@ -24,6 +24,7 @@ from parallel_ppo.keyed import generator
 from parallel_ppo.memory.arrays import RolloutBuffer
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.actor import Actor
+from parallel_ppo.policies.head_derivatives import differentiate as differentiate_head
 from parallel_ppo.policies.native_mlp import NativeMlp
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers import playing
@@ -240,12 +241,13 @@ class Worker:
             output = actor.infer(some.reshape(-1, *some.shape[2:]))
             end = first + len(some)
             rollout.learner_value[first:end, columns] = output.value.numpy().reshape(some.shape[:2])
-            taken = torch.from_numpy(action[first:end].reshape(-1, action.shape[2]))
+            taken = action[first:end].reshape(-1, action.shape[2])
             output = output._replace(action=output.action[: len(taken)])
             if self.spec.masks_actions:
                 mask = rollout.action_mask[first:end, columns].reshape(output.action.shape)
                 output = heads.masked(output, torch.from_numpy(mask))
-            log_prob = heads.evaluate(spec, output.action, output.log_std, taken).log_prob.numpy()
+            log_std = None if output.log_std is None else output.log_std.numpy()
+            log_prob = differentiate_head(spec, output.action.numpy(), log_std, taken).log_prob
             last = min(end, steps)
             rollout.learner_log_prob[first:last, columns] = log_prob.reshape(
                 last - first, self.sizes.slice_envs

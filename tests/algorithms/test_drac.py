@@ -175,9 +175,9 @@ def distribution(spec: ActionSpec, outputs: torch.Tensor, log_std: torch.Tensor 
 def test_the_divergence_and_its_slopes(kind: str) -> None:
     spec, rng = ACTIONS[kind], torch.Generator().manual_seed(2)
     width = sum(spec.sizes) if spec.kind == "categorical" else spec.sizes[0]
-    own, other = (torch.randn(9, width, generator=rng, dtype=torch.float64) * 2 for _ in range(2))
-    log_std = torch.linspace(-1, 0.5, width, dtype=torch.float64) if kind == "gaussian" else None
-    values, leaf = torch.zeros(9, 1, dtype=torch.float64), other.clone().requires_grad_()
+    own, other = (torch.randn(9, width, generator=rng) * 2 for _ in range(2))
+    log_std = torch.linspace(-1, 0.5, width) if kind == "gaussian" else None
+    values, leaf = torch.zeros(9, 1), other.clone().requires_grad_()
     deviation = None if log_std is None else log_std.clone().requires_grad_()
     expected = sum(
         distributions.kl_divergence(mine, theirs)
@@ -187,10 +187,10 @@ def test_the_divergence_and_its_slopes(kind: str) -> None:
     )
     expected.sum().backward()
     found = divergence(spec, Output(own, log_std, values), Output(other, log_std, values))
-    torch.testing.assert_close(found.kl, expected.detach())
-    torch.testing.assert_close(found.by_action, leaf.grad)
+    np.testing.assert_allclose(found.kl, expected.detach(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(found.by_action, leaf.grad, rtol=1e-4, atol=1e-5)
     if deviation is not None:
-        torch.testing.assert_close(found.by_log_std.sum(0), deviation.grad)
+        np.testing.assert_allclose(found.by_log_std.sum(0), deviation.grad, rtol=1e-4, atol=1e-4)
 
 
 def microbatch(kernels: str) -> tuple[Actor, torch.Tensor]:

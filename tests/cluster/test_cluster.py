@@ -377,7 +377,7 @@ def test_nodes_that_round_differently_are_refused_unless_allowed(tmp_path: Path)
 @pytest.mark.parametrize("key", ["NumPy", "the kernel library", "the instruction set"])
 def test_what_decides_the_last_bits_must_match(key: str) -> None:
     settings = small_settings("coinrun", "impala", training__kernels="native")
-    info = rendezvous.describe_node(settings, Node(0, 2), read_machine(), "127.0.0.1")
+    info = rendezvous.describe_node(settings, Node(0, 2), read_machine(), "127.0.0.1", portable=False)
     other = info._replace(name="1:there", rounding=info.rounding | {key: "another"})
     with pytest.raises(InputError, match=f"node 1:there has {key} = 'another'.*--allow-different-nodes"):
         rendezvous.check_same({0: info, 1: other})

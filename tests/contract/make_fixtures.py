@@ -2,6 +2,7 @@
 TREE, and in expected.json what it learns when it continues to the end.
 
     python tests/contract/make_fixtures.py TREE VERSION
+    python tests/contract/make_fixtures.py --renew VERSION [NAME ...]    # only hashes, after a change of the arithmetic
 """
 
 import json
@@ -77,24 +78,36 @@ def reduced(run: Path) -> None:
             path.unlink()
 
 
+def continued(run: Path) -> dict[str, object]:
+    """What the run learns with this code."""
+    with tempfile.TemporaryDirectory() as folder:
+        copy = shutil.copytree(run, Path(folder, "run"))
+        train("--resume", str(copy), "--trust-checkpoint", "--total-timesteps", str(WHOLE))
+        summary = json.loads((copy / "summary.json").read_text())
+    return {key: summary[key] for key in ("policy_sha256", "state_sha256", "portable")}
+
+
 def main() -> None:
-    sys.path[:0] = [sys.argv[1], str(ROOT)]  # `tests` of this checkout gives what that of TREE lacks
+    renews = sys.argv[1] == "--renew"
+    sys.path[:0] = (
+        [str(ROOT)] if renews else [sys.argv[1], str(ROOT)]
+    )  # `tests` of this checkout gives what that of TREE lacks
     from parallel_ppo.machine.placement import set_thread_variables
 
     set_thread_variables()  # before torch is imported
     from tests.contract.machine import this_machine
 
     target, runs = ROOT / "tests" / "fixtures" / sys.argv[2], {}
-    shutil.rmtree(target, ignore_errors=True)
-    for name, case in CASES.items():
-        run = target / name
-        train(*SHAPE, *case, "--total-timesteps", str(HALF), "--output-dir", str(run))
-        reduced(run)
-        with tempfile.TemporaryDirectory() as folder:
-            copy = shutil.copytree(run, Path(folder, "run"))
-            train("--resume", str(copy), "--total-timesteps", str(WHOLE))
-            summary = json.loads((copy / "summary.json").read_text())
-        runs[name] = {key: summary[key] for key in ("policy_sha256", "state_sha256")}
+    if renews:
+        runs = json.loads((target / "expected.json").read_text())["runs"]
+    if not renews:
+        shutil.rmtree(target, ignore_errors=True)
+    for name in sys.argv[3:] or CASES:
+        run, case = target / name, CASES[name]
+        if not renews:
+            train(*SHAPE, *case, "--total-timesteps", str(HALF), "--output-dir", str(run))
+            reduced(run)
+        runs[name] = continued(run)
     expected = {"steps": WHOLE, "machine": this_machine(), "runs": runs}
     (target / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
 

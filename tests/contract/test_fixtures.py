@@ -25,12 +25,13 @@ RUNS = [
 @pytest.mark.parametrize("saved", RUNS)
 def test_a_run_of_an_earlier_version_continues_exactly(saved: Path, tmp_path: Path) -> None:
     expected = EXPECTED[saved.parent]
+    is_portable = expected["runs"][saved.name]["portable"]
     for what, there in expected["machine"].items():
         here = this_machine()[what]
-        if here != there:
+        if here != there and not is_portable:
             pytest.skip(f"the {what} differs, and bits with it: {there} wrote the fixture, this is {here}")
     run = shutil.copytree(saved, tmp_path / "run")
     steps = str(expected["steps"])
     outcome = train_here(run, "--resume", str(run), "--trust-checkpoint", "--total-timesteps", steps)
-    found = {name: outcome.summary[name] for name in ("policy_sha256", "state_sha256")}
+    found = {name: outcome.summary[name] for name in expected["runs"][saved.name]}
     assert found == expected["runs"][saved.name] and outcome.summary["env_steps"] == expected["steps"]

@@ -25,5 +25,23 @@ class TinyImage(gymnasium.Env):
         return self._observation(), reward, bool(self.np_random.random() < 0.1), False, {}
 
 
-if "TinyImage-v0" not in gymnasium.registry:
-    gymnasium.register("TinyImage-v0", entry_point=TinyImage)
+class SixActions(gymnasium.Env):
+    """A point in a box that six actions push; being near the middle is rewarded. Calls no function of libm."""
+
+    observation_space = gymnasium.spaces.Box(-2, 2, (6,), np.float32)
+    action_space = gymnasium.spaces.Box(-1, 1, (6,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple:
+        super().reset(seed=seed)
+        self.place = self.np_random.random(6) * 2 - 1
+        return self.place.astype(np.float32), {}
+
+    def step(self, action: np.ndarray) -> tuple:
+        self.place = np.clip(self.place + 0.1 * action.astype(np.float64), -2, 2)
+        is_over = bool(self.np_random.random() < 0.05)
+        return self.place.astype(np.float32), -float(np.abs(self.place).max()), is_over, False, {}
+
+
+for name, made in (("TinyImage-v0", TinyImage), ("SixActions-v0", SixActions)):
+    if name not in gymnasium.registry:
+        gymnasium.register(name, entry_point=made)

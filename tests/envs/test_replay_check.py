@@ -44,7 +44,9 @@ def test_what_differs_even_in_a_new_object_cannot_be_reproduced(habit: str, what
 )
 def test_draws_from_global_generators_are_found_if_rarely_used(habit: str, where: str) -> None:
     found = examined(habit)
-    assert found == ReplayCheck(found.step_seconds, draws_globally=where)
+    assert found == ReplayCheck(
+        found.step_seconds, draws_globally=where, machine_functions=found.machine_functions
+    )
     assert f"draws from the global generators in {where}" in found.why_inexact("it", True)
 
 
@@ -69,9 +71,12 @@ def test_what_differs_in_a_used_object_only(habit: str, wrappers: list[str], rem
 def test_what_is_reproducible_is_left_in_peace() -> None:
     for env_id in ("CartPole-v1", "Pendulum-v1", "tests.envs.sample_envs:Walker-v0"):
         found = gymnasium.check_replay(EnvSettings(id=env_id))
-        assert found == ReplayCheck(found.step_seconds) and 0 < found.step_seconds < 0.1
+        assert (
+            found == ReplayCheck(found.step_seconds, machine_functions=found.machine_functions)
+            and 0 < found.step_seconds < 0.1
+        )
     found = examined("seeds and draws at the start")
-    assert found == ReplayCheck(found.step_seconds)
+    assert found == ReplayCheck(found.step_seconds, machine_functions=found.machine_functions)
 
 
 @pytest.mark.parametrize("habit", ["kills itself", "hangs"])

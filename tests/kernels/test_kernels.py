@@ -274,9 +274,7 @@ def test_heads_choose_as_the_plain_ones(sizes: tuple[int, ...]) -> None:
     same = (action == expected).all(1)
     assert same.mean() > 0.995, "rounding may move a draw over an edge, rarely"
     np.testing.assert_allclose(log_prob[same], expected_log_prob[same], rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(
-        value, functional.linear(features, *weights[2:]).squeeze(1), rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(value, functional.linear(features, *weights[2:]), rtol=1e-4, atol=1e-5)
     assert (action[1] == np.array(sizes) - 1).all() and (action >= 0).all() and (action < sizes).all()
 
 

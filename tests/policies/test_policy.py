@@ -7,7 +7,6 @@ import torch
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec
 from parallel_ppo.exits import InputError
 from parallel_ppo.kernels.choice import unusable
-from parallel_ppo.policies import parameters
 from parallel_ppo.policies.parameters import ALIGNMENT, bind, initialize, num_flat, sha256, views
 from parallel_ppo.policies.policy import Policy, Preparation
 from parallel_ppo.policies.trunks import SmallImage
@@ -160,10 +159,3 @@ def test_small_integers_are_kinds_and_all_values_brightness() -> None:
         trunk(values.mul(1 / 255).view(-1, 1, 1, 1))
         expected = 2 * values[:, None] / 255 + torch.nn.functional.pad(trunk.kinds.weight.t(), (0, 0, 0, 240))
     torch.testing.assert_close(seen[0], expected.relu())
-
-
-def test_large_layers_are_drawn_another_way_to_the_same_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = build("mlp")[1]
-    monkeypatch.setattr(parameters, "LARGE", 0)
-    monkeypatch.setattr(np.linalg, "qr", lambda matrix: pytest.fail("minutes for a million inputs"))
-    np.testing.assert_allclose(build("mlp")[1], expected, atol=1e-6)

@@ -231,6 +231,7 @@ def claim(arithmetic: list[dict[str, str]], reproducible: bool = True) -> Claim:
         ([{"procgen": "0.10.7"}], ["x", "x"], 8, r".*procgen 0.10.7 there, 0.10.7 \(mirror\) here"),
         ([HERE | {"procgen-mirror": "0.10.7"}], ["x", "x"], 1, "different"),
         ([], ["x", "x"], 8, "not comparable: .*does not name"),
+        ([HERE | {"arithmetic": "2"}], ["x", "x"], 8, "not comparable: .*arithmetic 2 there, 1 here"),
     ],
 )
 def test_only_the_same_cpu_and_libraries_can_say_different(
@@ -240,6 +241,17 @@ def test_only_the_same_cpu_and_libraries_can_say_different(
 
     verdict = compare(claim(there), found, HERE)
     assert verdict.code == code and re.match(f".*{says}", verdict.text), verdict
+
+
+@pytest.mark.parametrize(
+    ("there", "code"),
+    [({"cpu": "B", "numpy": "2.4"}, 1), ({"cpu": "B", "arithmetic": "1"}, 8), ({"procgen-mirror": "0"}, 8)],
+)
+def test_a_portable_run_is_compared_on_any_machine(there: dict[str, str], code: int) -> None:
+    here = HERE | {"arithmetic": "2", "portable": "true"}
+    verdict = compare(claim([here | there]), ["a", "x"], here)
+    assert verdict.code == code and ("no CPU causes" in verdict.text) == (code == 1)
+    assert compare(claim([here | there]), ["a", "b"], here).code == 0
 
 
 def test_a_run_that_was_not_exact_is_not_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.features.curiosity.whitening import is_native, parts_of
-from parallel_ppo.kernels.native import NativeLinear, NativeTrunk, is_linear_suitable
+from parallel_ppo.kernels.native import NativeLinear, NativeTrunk, row_sums
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies.parameters import orthogonal, views
 from parallel_ppo.policies.trunks import Nature
@@ -22,12 +22,12 @@ from parallel_ppo.settings.kinds import NETWORKS
 from parallel_ppo.settings.schema import Settings
 
 
-def layers(num_inputs: int, *sizes: int, native: bool = False) -> nn.Sequential:
-    """Linear layers with a ReLU after each but the last; `native`: on our kernels, where the sizes fit."""
+def layers(num_inputs: int, *sizes: int, native: bool) -> nn.Sequential:
+    """Linear layers with a ReLU after each but the last; `native`: on our kernels."""
     found: list[nn.Module] = []
     for number, (before, after) in enumerate(zip((num_inputs, *sizes), sizes, strict=False), start=1):
         relu = number < len(sizes)
-        if native and is_linear_suitable(before, after):
+        if native:
             found.append(NativeLinear(before, after, relu=relu))
         else:
             found += [nn.Linear(before, after), *([nn.ReLU()] if relu else [])]
@@ -61,7 +61,7 @@ class Encoder(nn.Module):
                 native = is_native(settings, spec)
                 trunks.append(NativeNature(shape, settings) if native else FloatNature(*shape))
             else:
-                trunks.append(Flat(math.prod(shape), settings.curiosity.hidden_size))
+                trunks.append(Flat(math.prod(shape), settings))
         self.trunks = nn.ModuleList(trunks)
         self.num_features = sum(trunk.num_features for trunk in trunks)
 
@@ -89,9 +89,10 @@ def frame_channels(settings: Settings, channels: int) -> int:
 class Flat(nn.Module):
     """Vectors, and images too small for convolutions of this size."""
 
-    def __init__(self, num_inputs: int, hidden_size: int) -> None:
+    def __init__(self, num_inputs: int, settings: Settings) -> None:
         super().__init__()
-        self.hidden, self.num_features = layers(num_inputs, hidden_size, hidden_size), hidden_size
+        self.num_features = size = settings.curiosity.hidden_size
+        self.hidden = layers(num_inputs, size, size, native=settings.training.kernels == "native")
 
     def begin_inference(self) -> None:
         pass
@@ -130,7 +131,7 @@ class NativeNature(Nature):
     def folded(self) -> list[Tensor]:
         """Parameters for bytes scaled to [0, 1], of which the values are 2 clip x - clip."""
         weight, bias, *rest = self.parameters()
-        return [weight * (2 * self.clip), bias - self.clip * weight.sum((1, 2, 3)), *rest]
+        return [weight * (2 * self.clip), bias - self.clip * row_sums(weight), *rest]
 
     def begin_inference(self) -> None:
         self.step = None

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from parallel_ppo.kernels import numerics
 from parallel_ppo.settings.schema import CuriositySettings
 
 
@@ -39,13 +40,13 @@ class Memories(NamedTuple):
         seen = self.seen(env, len(embedding))
         if not len(seen):
             return 0.0
-        squared = np.square(seen - embedding).sum(1)
+        squared = numerics.row_sums(np.square(seen - embedding))
         if len(squared) > chosen.ngu_neighbours:
             squared = np.partition(squared, chosen.ngu_neighbours - 1)[: chosen.ngu_neighbours]
         squared = np.sort(squared).astype(np.float64)  # a sum in one order
         count, mean = self.episodic_distance[env]
         count += len(squared)
-        mean += (squared - mean).sum() / count
+        mean += numerics.total(squared - mean) / count
         self.episodic_distance[env] = count, mean
         return similarity_reward(squared / mean if mean > 0 else squared, chosen)
 
@@ -54,7 +55,7 @@ def similarity_reward(distances: np.ndarray, chosen: CuriositySettings) -> float
     """From squared distances to the nearest neighbours, in units of their running mean: 1 / similarity."""
     apart = np.maximum(distances - chosen.ngu_cluster_distance, 0)
     kernel = chosen.ngu_kernel_epsilon / (apart + chosen.ngu_kernel_epsilon)
-    similarity = math.sqrt(kernel.sum()) + chosen.ngu_constant
+    similarity = math.sqrt(numerics.total(kernel)) + chosen.ngu_constant
     return 0.0 if similarity > chosen.ngu_max_similarity else 1 / similarity
 
 

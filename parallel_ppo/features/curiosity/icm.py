@@ -18,6 +18,7 @@ from parallel_ppo.features.curiosity.inverse import (
 )
 from parallel_ppo.features.curiosity.model import CollectedColumns, Losses, Transitions
 from parallel_ppo.features.curiosity.whitening import Whitening
+from parallel_ppo.kernels.native import row_sums
 from parallel_ppo.policies import heads
 from parallel_ppo.settings.schema import Settings
 
@@ -30,8 +31,9 @@ class Icm(nn.Module):
         self.settings, self.action = settings.curiosity, spec.action
         self.encoder = Encoder(settings, spec)
         width, num_outputs = self.encoder.num_features, heads.num_outputs(spec.action)
-        self.inverse = layers(2 * width, HIDDEN, num_outputs)
-        self.foresee = layers(width + num_outputs, HIDDEN, width)
+        native = settings.training.kernels == "native"
+        self.inverse = layers(2 * width, HIDDEN, num_outputs, native=native)
+        self.foresee = layers(width + num_outputs, HIDDEN, width, native=native)
 
     def begin_inference(self) -> None:
         self.encoder.begin_inference()
@@ -42,7 +44,7 @@ class Icm(nn.Module):
     def forward_error(self, before: Tensor, after: Tensor, action: Tensor) -> Tensor:
         """[B]: half the squared distance between the features foreseen and found."""
         foreseen = self.foresee(torch.cat((before, encoded_action(self.action, action)), 1))
-        return 0.5 * (foreseen - after).square().sum(1)
+        return 0.5 * row_sums((foreseen - after).square())
 
     @torch.inference_mode()
     def reward(self, whiten: Whitening, columns: CollectedColumns) -> None:

@@ -2,6 +2,8 @@
 the agent can influence, and nothing else. B samples, A action components, K outputs, F features.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,7 +12,8 @@ from torch.nn import functional
 from parallel_ppo.envs.contract import ActionSpec
 from parallel_ppo.features.curiosity.model import CollectedColumns
 from parallel_ppo.features.curiosity.whitening import Whitening
-from parallel_ppo.policies import heads
+from parallel_ppo.kernels.native import row_sums
+from parallel_ppo.policies import head_derivatives
 
 HIDDEN = 256
 
@@ -27,8 +30,23 @@ def encoded_action(spec: ActionSpec, action: Tensor) -> Tensor:
 def inverse_loss(spec: ActionSpec, outputs: Tensor, action: Tensor) -> Tensor:
     """[B]: how badly the outputs [B, K] name the action; half the squared error where it is continuous."""
     if spec.kind == "gaussian":
-        return 0.5 * (outputs - action).square().sum(1)
-    return -heads.evaluate(spec, outputs, None, action).log_prob
+        return 0.5 * row_sums((outputs - action).square())
+    return -_LogProb.apply(spec, outputs, action)
+
+
+class _LogProb(torch.autograd.Function):
+    """[B]"""
+
+    @staticmethod
+    def forward(context: Any, spec: ActionSpec, outputs: Tensor, action: Tensor) -> Tensor:
+        found = head_derivatives.differentiate(spec, outputs.detach().numpy(), None, action.numpy())
+        context.save_for_backward(torch.from_numpy(found.log_prob_by_output))
+        return torch.from_numpy(found.log_prob)
+
+    @staticmethod
+    def backward(context: Any, *slopes: Tensor) -> Any:
+        (by_output,) = context.saved_tensors
+        return None, slopes[0][:, None] * by_output, None
 
 
 def features_of(encode: torch.nn.Module, whiten: Whitening, columns: CollectedColumns) -> np.ndarray:

@@ -25,7 +25,8 @@ class Embedding(nn.Module):
     def __init__(self, settings: Settings, spec: EnvSpec) -> None:
         super().__init__()
         self.encoder = Encoder(settings, spec)
-        self.head = nn.Linear(self.encoder.num_features, settings.curiosity.ngu_embedding)
+        native = settings.training.kernels == "native"
+        self.head = layers(self.encoder.num_features, settings.curiosity.ngu_embedding, native=native)
 
     def forward(self, parts: list[Tensor]) -> Tensor:
         return self.head(self.encoder(parts))
@@ -39,7 +40,10 @@ class Ngu(nn.Module):
         self.settings, self.action = settings.curiosity, spec.action
         self.rnd = Rnd(settings, spec)
         self.embedding = Embedding(settings, spec)
-        self.inverse = layers(2 * self.settings.ngu_embedding, HIDDEN, heads.num_outputs(spec.action))
+        self.inverse = layers(
+            2 * self.settings.ngu_embedding, HIDDEN, heads.num_outputs(spec.action),
+            native=settings.training.kernels == "native",
+        )  # fmt: skip
 
     def begin_inference(self) -> None:
         self.rnd.begin_inference()

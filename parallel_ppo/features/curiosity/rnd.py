@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.features.curiosity.encoders import Encoder, draw, layers
 from parallel_ppo.features.curiosity.model import CollectedColumns, Losses, Transitions
-from parallel_ppo.features.curiosity.whitening import Whitening, is_native
+from parallel_ppo.features.curiosity.whitening import Whitening
+from parallel_ppo.kernels.native import row_sums
 from parallel_ppo.policies.parameters import bind, num_flat
 from parallel_ppo.settings.schema import Settings
 
@@ -27,7 +28,7 @@ class Distillation(nn.Module):
         self.encoder = Encoder(settings, spec, last_frame=True)
         width = self.encoder.num_features
         sizes = *[width] * num_more, num_outputs(settings, spec)
-        self.head = layers(width, *sizes, native=is_native(settings, spec))
+        self.head = layers(width, *sizes, native=settings.training.kernels == "native")
 
     def forward(self, parts: list[Tensor]) -> Tensor:
         return self.head(self.encoder(parts))
@@ -84,4 +85,4 @@ class Rnd(nn.Module):
 
 def squared_error(found: Tensor, target: Tensor) -> Tensor:
     """[B]: mean over the outputs."""
-    return (found - target).square().mean(1)
+    return row_sums((found - target).square()) / found.shape[1]
