@@ -24,12 +24,15 @@ import parallel_ppo.venv  # noqa: F401
 from benchmarks.scaling import SizedRun, mean_iteration
 from parallel_ppo.arguments import Parser, run
 from parallel_ppo.exits import InputError
+from parallel_ppo.kernels.steps import SUM
 from parallel_ppo.machine.iteration_model import Iteration, Pieces
 from parallel_ppo.printable import count, printable
 from parallel_ppo.records.trace import read_events
 from parallel_ppo.reports.runs import load_run, read_object
 from parallel_ppo.settings.layers import load_settings, read_settings
 from parallel_ppo.training.worker_count import pieces_of
+from parallel_ppo.workers.optimizer_steps import STAGE_NAMES
+from parallel_ppo.workers.tasks import COLLECT, GRADIENT
 
 MANY_CORES = Path(__file__).resolve().parents[1] / "config" / "ppo_many_cores.yaml"
 SIZES = (2, 4, 8, 16, 32, 64, 128)
@@ -197,7 +200,8 @@ def traced(paths: Sequence[Path], warmup: int) -> Traced:
     for path in paths:
         events = [event for event in read_events(path) if event.get("cat") == "task"]
         collects, microbatches, reduces = (
-            [event for event in events if event["name"] == name] for name in ("collect", "gradient", "reduce")
+            [event for event in events if event["name"] in names]
+            for names in ([COLLECT], [GRADIENT], STAGE_NAMES.values())
         )
         warm = warmup + min((event["args"]["iteration"] for event in collects), default=0)
         microbatches = [event for event in microbatches if event["args"]["iteration"] >= warm]
@@ -206,8 +210,8 @@ def traced(paths: Sequence[Path], warmup: int) -> Traced:
         for before, after in pairwise(sorted(microbatches, key=lambda event: (event["tid"], event["ts"]))):
             if _place(before) == _place(after):
                 found.gaps.append(max(0.0, after["ts"] - before["ts"] - before["dur"]) / 1e6)
-        firsts = sum(event["args"]["first_block"] == 0 for event in reduces)
-        found.reduces.extend([sum(_seconds(event) for event in reduces) / firsts] if firsts else [])
+        steps = sum(event["name"] == STAGE_NAMES[SUM] and event["args"]["number"] == 0 for event in reduces)
+        found.reduces.extend([sum(_seconds(event) for event in reduces) / steps] if steps else [])
     return found
 
 
@@ -216,8 +220,9 @@ def _seconds(event: dict[str, Any]) -> float:
 
 
 def _place(event: dict[str, Any]) -> tuple[int, ...]:
-    """Microbatches of one place follow each other without a pause for the optimizer."""
-    return event["tid"], *(event["args"][name] for name in ("iteration", "epoch", "minibatch"))
+    """Microbatches of one optimizer step follow each other without a pause for the optimizer."""
+    step, *_ = event["args"]["detail"]
+    return event["tid"], event["args"]["iteration"], step
 
 
 def _mean_or_nothing(values: Sequence[float]) -> float:

@@ -10,8 +10,11 @@ from benchmarks import iteration_simulation
 from benchmarks.iteration_simulation import Costs, costs_of, efficiencies, measured_costs, simulated_seconds
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Iteration, Pieces
+from parallel_ppo.records.trace import Trace
 from parallel_ppo.settings.layers import load_settings
 from parallel_ppo.training.worker_count import pieces_of
+from parallel_ppo.workers.optimizer_steps import STAGE_NAMES
+from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Microbatch, Span, Task
 
 PIECES = Pieces(slices=4, microbatches=16, updates=8)
 
@@ -51,23 +54,25 @@ def trace_of(folder: Path, workers: int, microbatch: int) -> Path:
     """Microbatches of `microbatch` us with gaps of a tenth, alternating over the workers; the first iteration is warm-up,
     and slower.
     """
-    events = []
+    spans = []
 
-    def add(name, worker, start, duration, **arguments):
-        event = {"ph": "X", "cat": "task", "name": name, "tid": worker + 1, "ts": start, "dur": duration}
-        events.append(event | {"args": arguments})
+    def add(kind, worker, start, duration, number, iteration, step=0):
+        task = Task(kind, number, iteration, Microbatch(step, 4))
+        spans.append(Span(worker, task, start / 1e6, (start + duration) / 1e6))
 
     for iteration in (0, 1):
         duration = microbatch if iteration else 9 * microbatch
         for index in range(8):
-            place = {"iteration": iteration, "epoch": 0, "minibatch": index // 4}
-            add("gradient", index % workers, index // workers * 11 * duration // 10, duration, **place)
+            start = index // workers * 11 * duration // 10
+            add(GRADIENT, index % workers, start, duration, index, iteration, step=index // 4)
         for worker in range(workers):
-            add("collect", worker, 0, 50 * duration, iteration=iteration)
-            add("reduce", worker, 0, 300 // workers, first_block=worker)
-    path = folder / "trace-1.json"
-    path.write_text(json.dumps({"traceEvents": events}))
-    return path
+            add(COLLECT, worker, 0, 50 * duration, worker, iteration)
+            for stage in STAGE_NAMES.values():
+                add(stage, worker, 0, 300 // workers // len(STAGE_NAMES), worker, iteration)
+    trace = Trace(folder / "trace-1.json", origin=0.0, num_workers=workers, warn=pytest.fail)
+    trace.add([], spans)
+    trace.close()
+    return trace.path
 
 
 def test_costs_are_read_from_traces(tmp_path) -> None:
