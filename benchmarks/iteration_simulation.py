@@ -52,6 +52,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def report(directory: Path) -> list[str]:
+    try:
+        return _report(directory)
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise InputError(f"{directory}: not the results of benchmarks/scaling.py ({error!r})") from None
+
+
+def _report(directory: Path) -> list[str]:
     summary = read_object(directory / "summary.json", [])
     if not summary:
         raise InputError(f"{directory} has no summary.json; expected the results of benchmarks/scaling.py")

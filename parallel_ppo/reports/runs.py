@@ -304,11 +304,11 @@ def read_object(path: Path, notes: list[str]) -> dict[str, Any] | None:
     if not path.exists():
         return None
     try:
-        value = json.loads(read_regular(path, MAX_OBJECT_BYTES))
+        value = _lines_only(json.loads(read_regular(path, MAX_OBJECT_BYTES)))
     except (Damaged, ValueError, RecursionError):
         notes.append(f"{one_line(str(path))} is not JSON and was left out")
         return {}
-    return _lines_only(value) if isinstance(value, dict) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def _read_config(path: Path) -> dict[str, Any]:

@@ -115,3 +115,11 @@ def test_results_of_others_import_nothing(tmp_path, monkeypatch) -> None:
     with pytest.raises(InputError):
         iteration_simulation.report(tmp_path)
     assert not (tmp_path / "imported").exists()
+
+
+@pytest.mark.parametrize("summary", [{"cores": 1}, {"cores": 1, "warmup": 1, "sizes": 2.0}])
+def test_results_with_missing_parts_are_refused_in_one_line(tmp_path, summary) -> None:
+    (tmp_path / "summary.json").write_text(json.dumps(summary))
+    (tmp_path / "config.yaml").write_text("env: {id: CartPole-v1}")
+    with pytest.raises(InputError, match=r"not the results of benchmarks/scaling\.py"):
+        iteration_simulation.report(tmp_path)

@@ -263,3 +263,10 @@ def test_a_run_may_be_named_by_its_name_in_runs(tmp_path, monkeypatch):
     copy_run(tmp_path / "runs" / "mine", iterations=5)
     monkeypatch.chdir(tmp_path)
     assert load_run("mine").path == load_run("runs/mine").path
+
+
+def test_json_that_is_read_but_too_deep_is_left_out(tmp_path):
+    """Deeper than a function may call itself, not so deep that the parser gives up."""
+    path = copy_run(tmp_path / "a", iterations=3)
+    (path / "summary.json").write_text('{"a": ' * 600 + "1" + "}" * 600)
+    assert any("summary.json" in note for note in load_run(path).notes)
