@@ -1,6 +1,5 @@
 """Gymnasium as a slice: environments are stepped one by one, and reset in the same step with keyed seeds."""
 
-import contextlib
 import functools
 import os
 import sys
@@ -11,7 +10,7 @@ import numpy as np
 
 from parallel_ppo.envs import replay_check
 from parallel_ppo.envs.contract import EnvSpec, ReplayCheck, Step, View
-from parallel_ppo.envs.single import CLOSE_PATIENCE, MAX_REPLAY, Single
+from parallel_ppo.envs.single import CLOSE_PATIENCE, MAX_REPLAY, Single, close
 from parallel_ppo.envs.spaces import spaces_as_text
 from parallel_ppo.exits import EnvironmentFault, InputError, NumbersError
 from parallel_ppo.printable import described, printable
@@ -102,8 +101,10 @@ def check_replay(settings: EnvSettings) -> ReplayCheck:
 
 
 def spaces(settings: EnvSettings) -> tuple[gymnasium.Space, gymnasium.Space]:
-    with contextlib.closing(make(settings)) as env:
-        return env.observation_space, env.action_space
+    env = make(settings)
+    found = env.observation_space, env.action_space
+    close(env)
+    return found
 
 
 def warm_up() -> None:

@@ -31,6 +31,19 @@ LARGEST = float(np.finfo(np.float32).max)
 TRANSPARENT = (OrderEnforcing, PassiveEnvChecker, TimeLimit)  # their only state is the number of steps
 
 
+def close(env: gymnasium.Env) -> bool:
+    """Ignores errors; False if the environment did not return in time."""
+    try:
+        with time_limit(CLOSE_PATIENCE):
+            env.close()
+    except TimeUp:
+        return False
+    except BaseException as error:
+        if is_interruption(error):
+            raise
+    return True
+
+
 class Single:
     """Every fault of the environment is one line that names it. `index` counts all environments of the run."""
 
@@ -67,16 +80,7 @@ class Single:
             self.own_masks = None
 
     def close(self) -> bool:
-        """Ignores errors; False if the environment did not return in time."""
-        try:
-            with time_limit(CLOSE_PATIENCE):
-                self.env.close()
-        except TimeUp:
-            return False
-        except BaseException as error:
-            if is_interruption(error):
-                raise
-        return True
+        return close(self.env)
 
     def reset(self, row: np.ndarray) -> None:
         """Starts the next episode and writes its first observation into `row`."""
