@@ -172,8 +172,9 @@ def test_a_spent_budget_and_a_schedule_that_is_extended(
     monkeypatch.chdir(tmp_path)
     linear = ["--set", "training.learning_rate_schedule=linear", "--set", "training.schedule_steps=256"]
     assert train_sequential([*FAST, *linear, "--num-threads", "1", "--output-dir", "runs/one"]) == 0
-    header, done, reached, *closing = capsys.readouterr().out.splitlines()
+    header, portable, done, reached, *closing = capsys.readouterr().out.splitlines()
     assert header == "CartPole-v1  ppo, mlp  seed 1  1 process  -> runs/one"
+    assert portable.startswith("portable: false (env.id: CartPole-v1 calls cos, sin")
     assert re.fullmatch(r"done: 256 steps in [\d.]+ s", done)
     assert re.fullmatch(r"training return, last \d+ episodes: [\d.]+", reached)
     assert closing == ["run directory: runs/one", f"next: python {ROOT}/evaluate.py runs/one"]

@@ -25,7 +25,7 @@ AT_ONCE = {
     "image-dtype": "returned from reset an observation of type float64; its observation_space has uint8",
     "nan": "returned an observation with nan at index 1",
     "reward-nan": "gave the reward nan",
-    "reward-none": "raised TypeError in step",
+    "reward-none": "returned from step the reward None",
     "end-array": "raised ValueError in step",
     "close": "did not return from close within 3 s",
     "observation-space": "has the observation space Text(1, 5",

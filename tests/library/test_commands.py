@@ -25,7 +25,7 @@ def test_evaluate_returns_the_report_and_leaves_the_run_alone(run: Path) -> None
     report = parallel_ppo.evaluate(run, num_episodes=8, deterministic=True, max_steps=7, num_workers=1)
     assert (report["num_episodes"], report["deterministic"], report["max_steps"]) == (8, True, 7)
     assert set(run.rglob("*")) == before
-    with pytest.raises(parallel_ppo.InputError, match="--num-episodes 0: expected a whole number from 1"):
+    with pytest.raises(parallel_ppo.InputError, match="num_episodes 0: expected a whole number from 1"):
         parallel_ppo.evaluate(run, num_episodes=0)
 
 
