@@ -246,7 +246,7 @@ def _report_replay_check(plan: Plan, state: TrainingState, display: Display) -> 
         state.counters.bit_exact = False
     elif check.differs_when_reused:
         display.note(
-            f"{env.id} has {check.differs_when_reused} when its object has played before: every episode is"
+            f"{env.id} has {check.differs_when_reused} when reused: every episode is"
             " played in a new one (env.fresh_objects: true)"
         )
 

@@ -114,7 +114,7 @@ def test_fresh_objects_keep_the_promise_where_reuse_would_break_it(
     assert whole["policy_sha256"] == resumed["policy_sha256"]
     reused = run(tmp_path / "reused", "differs when reused", "--set", "env.fresh_objects=false")
     assert not reused["bit_exact"] and reused["policy_sha256"] != whole["policy_sha256"]
-    assert capsys.readouterr().err.count("its object has played before") == 1
+    assert capsys.readouterr().err.count("when reused") == 1
 
 
 def test_a_run_saved_before_the_choice_existed_goes_on_as_it_was(tmp_path: Path) -> None:
