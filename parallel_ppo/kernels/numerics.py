@@ -7,6 +7,7 @@ NumPy computes everything where no C library can be compiled.
 
 import ctypes
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -47,7 +48,7 @@ softplus = _element_wise("softplus", lambda values: np.logaddexp(np.float32(0), 
 
 def row_sums(values: np.ndarray) -> np.ndarray:
     """[R, ...] -> [R]"""
-    library, found = _library(), _contiguous(values).reshape(len(values), -1)
+    library, found = _library(), _contiguous(values).reshape(len(values), math.prod(np.shape(values)[1:]))
     if library is None:
         return found.sum(1)
     out, is_wide = np.empty(len(found), found.dtype), found.dtype == np.float64

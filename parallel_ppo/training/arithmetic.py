@@ -6,6 +6,7 @@ import importlib.metadata
 
 import torch
 
+from parallel_ppo.kernels.api import available
 from parallel_ppo.kernels.choice import choose_variant
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.version import ARITHMETIC, VERSION
@@ -22,6 +23,7 @@ def arithmetic(settings: Settings, cpu_model: str, *, portable: bool) -> dict[st
         "cpu": cpu_model,
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "parallel_ppo": VERSION,
+        "functions": "compiled" if available()[0] else "NumPy's",
     }
     if settings.training.kernels == "native":
         found["kernels"] = choose_variant()

@@ -75,7 +75,7 @@ def test_too_large_is_one_line_and_leaves_nothing(tmp_path: Path, monkeypatch: p
 
 
 def test_no_directory_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"hardware\.buffers: 'file' needs a directory"):
+    with pytest.raises(InputError, match=r"hardware\.buffers: file needs hardware\.buffer_directory"):
         small_settings(hardware__buffers="file")
     told = command("train_parallel_timed.py", *ARGUMENTS, *BUDGET, *in_file(tmp_path / "none"))
     assert told.code == 2 and told.err.count("\n") == 1

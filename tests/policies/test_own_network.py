@@ -78,10 +78,10 @@ def test_the_example_for_images(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "line"),
     [
-        ("Dropping", "gives the same observations other features each time"),
+        ("Dropping", "gives the same observations different features each time"),
         ("Running", "changes its buffers when it runs"),
-        ("MixingRows", "gives an observation other features beside other observations"),
-        ("Unseeded", "draws other initial weights each time it is made"),
+        ("MixingRows", "gives an observation different features in another batch"),
+        ("Unseeded", "draws different initial weights each time it is made"),
         ("RandomBuffer", "has buffers with random values"),
         ("Unused", "does not use its parameter spare.weight"),
         ("Frozen", "has the frozen parameter layers.0.bias"),
@@ -89,7 +89,7 @@ def test_the_example_for_images(monkeypatch: pytest.MonkeyPatch) -> None:
         ("Failing", "(4) cannot be made (RuntimeError: no thanks)"),
         (
             "Flat",
-            "returned torch.float32 of shape (2,); expected a float32 tensor of shape (batch, features)",
+            "returned torch.float32 (2,); expected a float32 tensor (batch, features)",
         ),
         ("NOT_A_NETWORK", "is not a class derived from torch.nn.Module"),
         ("Missing", "has no 'Missing'"),
@@ -111,8 +111,7 @@ def test_what_cannot_be_trained_exactly_is_refused(
         ("nowhere_to_be_found:Net", "cannot import 'nowhere_to_be_found'"),
         (
             "rubbish",
-            "expected auto, impala, impoola, nature, small_image, mlp,"
-            " or a network of your own as module:Class",
+            "expected auto, impala, impoola, nature, small_image, mlp, or your own network as module:Class",
         ),
         ("module:", "expected auto"),
     ],

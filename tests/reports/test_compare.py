@@ -233,8 +233,8 @@ def test_a_few_seeds_are_shown_instead_of_an_interval(tmp_path):
         for number in (2, 5)
     )
     cells = table(compare([few, many]))["return, last 100 episodes"]
-    assert re.fullmatch(r"[\d.]+ \(seeds [\d.]+, [\d.]+\)", cells[0])
-    assert re.fullmatch(r"[\d.]+ \([\d.]+ to [\d.]+\)", cells[1])
+    assert re.fullmatch(r"[\d.]+ \(seeds [\d.]+, [\d.]+\), \d+ episodes", cells[0])
+    assert re.fullmatch(r"[\d.]+ \([\d.]+ to [\d.]+\), \d+ episodes", cells[1])
 
 
 def test_one_iteration_in_progress_without_episodes(tmp_path):

@@ -29,7 +29,7 @@ from parallel_ppo.workers.observer import Probe, unobserved
 from parallel_ppo.workers.optimizer_steps import Steps, StepTaker
 from parallel_ppo.workers.tasks import GRADIENT, Microbatch, Task
 from parallel_ppo.workers.worker import Worker
-from tests.conftest import small_settings, train
+from tests.conftest import small_settings, train, train_here
 from tests.kernels.test_native_microbatch import filled
 from tests.training.test_update import collected
 
@@ -315,15 +315,11 @@ def test_a_death_just_before_a_wake_up_leaves_no_sleeper(monkeypatch: pytest.Mon
 
 
 @pytest.mark.multiprocess
-def test_without_the_library_messages_give_the_same_bits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_claims_messages_give_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ["--env", "CartPole-v1", "--num-envs", "16", "--n-steps", "16", "--batch-size", "64",
-                 "--set", "training.kernels=torch", "--num-workers", "2",
-                 "--total-timesteps", "768"]  # fmt: skip
-    run = train(tmp_path / "claimed", *arguments)
-    monkeypatch.setenv("PARALLEL_PPO_KERNEL_CACHE", str(tmp_path / "empty"))
-    monkeypatch.setenv("CC", "false")
-    twin = train(tmp_path / "messages", *arguments)
+                 "--set", "training.kernels=torch", "--total-timesteps", "768"]  # fmt: skip
+    run = train(tmp_path / "claimed", *arguments, "--num-workers", "2")
+    monkeypatch.setattr(kernel, "load_steps", lambda: None)
+    twin = train_here(tmp_path / "messages", *arguments)
     assert run.summary["policy_sha256"] == twin.summary["policy_sha256"]
     assert run.learning == twin.learning
