@@ -68,7 +68,7 @@ def snippet() -> str:
 
 
 def hashes(run: str) -> list[str]:
-    """Of the policy after each iteration."""
+    """The hash of the policy after each iteration."""
     lines = (WORK / "runs" / run / "metrics.jsonl").read_text().splitlines()
     return [json.loads(line)["policy_sha256"] for line in lines]
 

@@ -170,7 +170,7 @@ class Layer(NamedTuple):
 
     @property
     def flops(self) -> int:
-        """Of one pass over a sample: forward, backward to the data, or backward to the weights."""
+        """Operations of one pass over a sample: forward, backward to the data, or backward to the weights."""
         kernel = self.weight[2] if len(self.weight) == 4 else 1
         out = (self.side + 2 * self.padding - kernel) // self.stride + 1
         return 2 * torch.Size(self.weight).numel() * out**2

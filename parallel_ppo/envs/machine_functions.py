@@ -98,7 +98,7 @@ def machine_functions(env: gymnasium.Env) -> str:
 
 
 def _reached(thing: Any, found: set[str]) -> Iterator[Any]:
-    """What a class, a function or a module's object uses; adds to `found` what rounds by machine."""
+    """Lists what a class, a function or a module's object uses; adds the names that round by machine to `found`."""
     module = inspect.getmodule(thing)
     package = (module.__name__ if module else "").partition(".")[0]
     if isinstance(thing, type):

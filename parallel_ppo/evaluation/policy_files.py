@@ -252,7 +252,7 @@ def fill(weights: Weights, settings: Settings, spec: EnvSpec) -> Filled:
 
 
 def initial_arrays(settings: Settings, spec: EnvSpec, *, trust: bool) -> dict[str, np.ndarray]:
-    """What a run starts with that names a source in `training.init_from`: arrays of its state, by name."""
+    """Arrays of the state, by name, that a run with `training.init_from` starts with."""
     source = os.path.expanduser(str(settings.training.init_from))
     try:
         weights, _ = load(named_run(source), trust=trust, plays=False)

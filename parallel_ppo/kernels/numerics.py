@@ -69,7 +69,7 @@ def column_sums(values: np.ndarray) -> np.ndarray:
 
 
 def total(values: np.ndarray) -> float:
-    """Of all elements, in float64."""
+    """The sum of all elements, in float64."""
     return float(row_sums(np.asarray(values, np.float64).reshape(1, -1))[0])
 
 

@@ -170,14 +170,14 @@ def _provenance(source: Source, contents: dict[str, bytes]) -> dict[str, Any]:
 
 
 def _command(run: dict[str, Any]) -> Iterator[str]:
-    """Of the first session, without folders of the machine."""
+    """The command of the first session, without folders of the machine."""
     first = next((session.get("command") for session in _sessions(run)), None)
     for word in first if isinstance(first, list) else []:
         yield Path(str(word)).name if str(word).startswith("/") else str(word)
 
 
 def _arithmetic(run: dict[str, Any], iteration: int) -> list[dict[str, str]]:
-    """Of each session that trained the policy, without repetitions."""
+    """The arithmetic of each session that trained the policy, without repetitions."""
     found: list[dict[str, str]] = []
     for session in _sessions(run):
         one, first = session.get("arithmetic"), session.get("first_iteration", 0)

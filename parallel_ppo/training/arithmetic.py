@@ -1,5 +1,6 @@
-"""What the bits of a run depend on besides its configuration and its seed: nothing where it is portable, that is
-the same on every x86-64-v3 machine; otherwise the CPU and the versions of the libraries that compute.
+"""The machine's share in a run's bits: the CPU and the versions of the libraries that compute.
+
+A portable run learns the same bits on every x86-64-v3 machine, so none of these matter to it.
 """
 
 import importlib.metadata
