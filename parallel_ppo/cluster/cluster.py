@@ -10,7 +10,7 @@ import numpy as np
 
 from parallel_ppo.cluster.nodes import ALONE, Node, own_microbatches, own_slices, short_host_name
 from parallel_ppo.memory.snapshots import Environments, Snapshot
-from parallel_ppo.settings.schema import Sizes
+from parallel_ppo.settings.sizes import Sizes
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import Pool
 

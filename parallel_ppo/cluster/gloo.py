@@ -23,7 +23,8 @@ from parallel_ppo.exits import ClusterError
 from parallel_ppo.machine.resources import Machine
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.memory.snapshots import Environments, Snapshot
-from parallel_ppo.settings.schema import Settings, Sizes
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.sizes import Sizes
 from parallel_ppo.workers.gradient_parts import GradientPart, gradient_parts
 from parallel_ppo.workers.memory import Memory
 

@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 from parallel_ppo.cluster.engines import rank_among
 from parallel_ppo.exits import InputError
-from parallel_ppo.settings.schema import Settings, Sizes
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.sizes import Sizes
 
 
 class Node(NamedTuple):

@@ -3,7 +3,7 @@ declared `versioned`; saves nothing else.
 """
 
 from parallel_ppo.memory.shared import SharedMemory
-from parallel_ppo.settings.schema import Sizes
+from parallel_ppo.settings.sizes import Sizes
 
 
 class Versions:

@@ -6,7 +6,8 @@ import math
 from parallel_ppo.exits import InputError
 from parallel_ppo.settings.env_families import canonical, check_env
 from parallel_ppo.settings.kinds import ALGORITHM_KINDS, CURIOUS_ALGORITHMS
-from parallel_ppo.settings.schema import MAX_MICROBATCHES, Settings, TrainingSettings
+from parallel_ppo.settings.schema import Settings, TrainingSettings
+from parallel_ppo.settings.sizes import MAX_MICROBATCHES
 from parallel_ppo.settings.yaml_files import MAX_CONFIG_BYTES
 
 

@@ -31,7 +31,8 @@ from parallel_ppo.settings.kinds import (
 )
 from parallel_ppo.settings.learning import changed_learning_setting, changed_schedule
 from parallel_ppo.settings.named_code import find
-from parallel_ppo.settings.schema import Settings, largest_slice
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.sizes import largest_slice
 from parallel_ppo.storage.run_directory import ForeignDirectory, RunDirectory
 from parallel_ppo.training.origin import saved_settings
 from parallel_ppo.training.portability import tied_to_machine

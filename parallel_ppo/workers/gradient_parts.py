@@ -9,7 +9,8 @@ from torch import Tensor
 
 from parallel_ppo.algorithms import optimizers
 from parallel_ppo.memory.arrays import BLOCK
-from parallel_ppo.settings.schema import Settings, Sizes
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.sizes import Sizes
 from parallel_ppo.workers.memory import Memory
 
 

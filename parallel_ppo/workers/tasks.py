@@ -7,7 +7,7 @@ the worker that owns its slice. Other tasks are queued there first, and an idle 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from parallel_ppo.settings.schema import Sizes
+from parallel_ppo.settings.sizes import Sizes
 
 Owners = Mapping[int, int]  # slice -> worker
 

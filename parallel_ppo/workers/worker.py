@@ -71,7 +71,7 @@ class Worker:
     @torch.inference_mode(False)  # so that it can be differentiated, wherever it is made
     def curiosity(self) -> "CuriosityInWorker | None":
         """Made at first use: evaluations do not need it."""
-        if not self.settings.curiosity.is_curious:
+        if not self.sizes.predictor_samples:
             return None
         from parallel_ppo.features.curiosity.worker import CuriosityInWorker  # only runs that need it load it
 

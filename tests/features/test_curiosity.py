@@ -25,7 +25,8 @@ from parallel_ppo.memory.snapshots import Environments
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.parameters import bind, num_flat
 from parallel_ppo.settings.kinds import CURIOSITY_KINDS
-from parallel_ppo.settings.schema import Settings, predictor_samples
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.sizes import predictor_samples
 from parallel_ppo.training import planning
 from parallel_ppo.workers.memory import Memory
 from tests.conftest import small_settings

@@ -24,7 +24,8 @@ from parallel_ppo.memory.shared import SharedMemory
 from parallel_ppo.policies import heads
 from parallel_ppo.policies.network import Output
 from parallel_ppo.policies.parameters import bind, views
-from parallel_ppo.settings.schema import Settings, Sizes
+from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.sizes import Sizes
 
 COLUMNS = CollectedColumns._fields[:-2]  # those that are fields of the rollout
 READ = "observation", "action", "episode_start", "target_features"  # what predictors learn from
