@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from parallel_ppo.arguments import Parser, number_list
+from parallel_ppo.arguments import Parser
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import theme
 from parallel_ppo.reports.command_line import add_format_flag, directory_for, make_directory, shown
@@ -38,8 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     flags = _parser().parse_args(arguments)
     console = Console(quiet=flags.quiet)
     groups = choose_groups(flags, console)
-    thresholds = number_list(flags.returns, flag="--returns", kind=float) if flags.returns else None
-    report = document(compare(groups, thresholds=thresholds))
+    report = document(compare(groups))
     print_document(console, report)
     with console.status("drawing") if console.is_terminal else nullcontext():
         compared = [run.path for group in groups for run in group.runs]
@@ -51,8 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> Parser:
     result = Parser(
-        description="Compare runs: speedup with an interval, time to a return, memory, bit-identity; "
-        "of different algorithms, returns at equal steps and at equal time. "
+        description="Compare runs: speedup with an interval, returns, memory, bit-identity. "
         "Without runs, the newest sequential and the newest parallel one under runs/.",
         examples=EXAMPLES,
     )
@@ -68,7 +66,6 @@ def _parser() -> Parser:
         default=[],
         help="any run with a label (repeat for seeds); the first label, or --sequential, is the baseline",
     )
-    add("--returns", metavar="R,R,..", help="report the time to reach these returns (default: chosen)")
     add("--runs-dir", default="runs", help="where to look for the newest runs (default: %(default)s)")
     add("--output-dir", help="where to write (default: comparison-<names> in the folder of the runs)")
     add_format_flag(result)

@@ -5,7 +5,7 @@ The first group is the baseline. Every other group is compared with it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from parallel_ppo.reports.groups import Group, learning_settings
 from parallel_ppo.reports.runs import Run, one_line
 from parallel_ppo.reports.statistics import Estimate
 
-IDENTICAL, DIFFERENT, UNKNOWN, NOT_COMPARED = "identical", "different", "unknown", "not compared"
+IDENTICAL, DIFFERENT, UNKNOWN = "identical", "different", "unknown"
 CONTENDED = 0.8
 
 # A step costs the same only if these agree.
@@ -52,40 +52,24 @@ class Pair:
     identity: Identity
     void: str  # why the speeds cannot be compared; empty if they can
 
-    @property
-    def same_algorithm(self) -> bool:
-        return self.group.has_algorithm_of(self.baseline)
-
 
 @dataclass(frozen=True)
 class Comparison:
     groups: Sequence[Group]
     pairs: list[Pair]
-    thresholds: list[float]
     warnings: list[str]
     notes: list[str]
 
-    @property
-    def has_other_algorithms(self) -> bool:
-        return not all(pair.same_algorithm for pair in self.pairs)
 
-    def title(self, group: Group) -> str:
-        """The label, with the algorithm if the algorithms differ."""
-        is_enough = not self.has_other_algorithms or group.label == group.algorithm
-        return group.label if is_enough else f"{group.label} ({group.algorithm})"
-
-
-def compare(groups: Sequence[Group], *, thresholds: Sequence[float] | None = None) -> Comparison:
+def compare(groups: Sequence[Group]) -> Comparison:
     assert len(groups) >= 2, "a comparison needs a baseline and another group"
     pairs = [compare_pair(groups[0], group) for group in groups[1:]]
     warnings = [line for pair in pairs for line in unlike_groups(pair)]
     warnings += [line for group in groups for line in [*unlike_seeds(group), *busy_machine(group)]]
     notes = [note for group in groups for run in group.runs for note in run.notes]
-    notes += [line for pair in pairs for line in settings_of_algorithms(pair)]
     return Comparison(
         groups=groups,
         pairs=pairs,
-        thresholds=list(thresholds) if thresholds else default_thresholds(groups),
         warnings=list(dict.fromkeys(warnings)),
         notes=list(dict.fromkeys(notes)),
     )
@@ -100,35 +84,6 @@ def final_return(group: Group) -> Estimate:
         return statistics.bootstrap(curves.final_returns(group.first))
     means = [returns.mean() for run in group.runs if len(returns := curves.final_returns(run))]
     return statistics.over_seeds(means)
-
-
-def return_until(group: Group, until: Callable[[Run], np.ndarray]) -> float:
-    """The last return in the iterations that `until` selects, mean over the seeds."""
-    values = []
-    for run in group.runs:
-        curve = curves.return_curve(run)
-        known = curve[until(run) & np.isfinite(curve)]
-        values.append(known[-1] if known.size else np.nan)
-    return float(np.mean(values))
-
-
-def seconds_to_return(group: Group, threshold: float) -> float:
-    """Mean over the seeds; NaN unless all of them reach it."""
-    reached = ((run.wall_time, curves.return_curve(run)) for run in group.runs)
-    return float(np.mean([statistics.time_to_return(*each, threshold) for each in reached]))
-
-
-def default_thresholds(groups: Sequence[Group]) -> list[float]:
-    """A quarter, half and three quarters of the way from the first return to the best that all reached."""
-    known = [curves.return_curve(run) for group in groups for run in group.runs]
-    known = [curve[np.isfinite(curve)] for curve in known]
-    if any(len(curve) == 0 for curve in known):
-        return []
-    start = max(float(curve[0]) for curve in known)
-    best = min(float(curve.max()) for curve in known)
-    if best - start <= 1e-6 * max(1.0, abs(best)):
-        return []
-    return sorted({float(f"{start + share * (best - start):.3g}") for share in (0.25, 0.5, 0.75)})
 
 
 # --- a pair -------------------------------------------------------------------------------------------------
@@ -160,8 +115,6 @@ def why_void(baseline: Group, other: Group) -> str:
 
 
 def identity(baseline: Group, other: Group) -> Identity:
-    if not other.has_algorithm_of(baseline):
-        return Identity(NOT_COMPARED, 0, "not compared: the algorithms differ")
     pairs = [(a, b) for a in baseline.runs for b in other.runs if a.seed is not None and a.seed == b.seed]
     if not pairs:
         return Identity(UNKNOWN, 0, "unknown: no seed is in both")
@@ -200,24 +153,10 @@ def unlike_groups(pair: Pair) -> Iterator[str]:
     one, two = pair.baseline, pair.group
     found = machine_differences if pair.identity.verdict == IDENTICAL else differences
     for name, mine, theirs in found(one.first, two.first):
-        if pair.same_algorithm or not _is_of_algorithm(name):
-            yield f"{name}: {one.label} {mine}, {two.label} {theirs}"
+        yield f"{name}: {one.label} {mine}, {two.label} {theirs}"
     mine, theirs = (sorted(str(run.seed) for run in group.runs) for group in (one, two))
     if mine != theirs:
         yield f"other seeds: {one.label} {', '.join(mine)}; {two.label} {', '.join(theirs)}"
-
-
-def settings_of_algorithms(pair: Pair) -> Iterator[str]:
-    """Different algorithms need different settings: a note, not a warning."""
-    if not pair.same_algorithm:
-        names = [name for name, *_ in differences(pair.baseline.first, pair.group.first)]
-        keys = ", ".join(name.partition("(")[2].rstrip(")") for name in names if _is_of_algorithm(name))
-        yield f"{pair.baseline.label} and {pair.group.label} differ in their algorithm and its settings: {keys}"
-
-
-def _is_of_algorithm(difference: str) -> bool:
-    is_training = "(training." in difference and "(training.policy)" not in difference
-    return is_training or "(env.num_envs)" in difference
 
 
 def unlike_seeds(group: Group) -> Iterator[str]:

@@ -17,8 +17,6 @@ from parallel_ppo.reports.comparison import (
     Comparison,
     Pair,
     final_return,
-    return_until,
-    seconds_to_return,
 )
 from parallel_ppo.reports.curves import LEAST_EPISODES, RETURN_WINDOW
 from parallel_ppo.reports.document import Card, Document, Row, Table
@@ -53,7 +51,7 @@ def document(comparison: Comparison) -> Document:
         subtitle=subtitle(groups),
         cards=cards(comparison, {line.name: line for line in table}),
         warnings=comparison.warnings,
-        tables=[Table("Comparison", ["", *map(comparison.title, groups)], table)],
+        tables=[Table("Comparison", ["", *(group.label for group in groups)], table)],
         notes=[*comparison.notes, *runs],
         footnotes=footnotes(comparison),
         panels=panels(comparison, table),
@@ -73,9 +71,6 @@ def fastest(comparison: Comparison) -> Pair:
 def headline(comparison: Comparison) -> str:
     pair = fastest(comparison)
     mine, baseline, speedup = pair.group.label, pair.baseline.label, pair.speedup
-    if comparison.has_other_algorithms:
-        names = dict.fromkeys(group.algorithm for group in comparison.groups)
-        return f"{' / '.join(names)}: different algorithms, compared at equal steps and at equal time"
     if pair.void:
         answer = f"The speeds of {mine} and {baseline} cannot be compared: {pair.void}"
     elif not math.isfinite(speedup.low):
@@ -117,8 +112,6 @@ def cards(comparison: Comparison, table: dict[str, Row]) -> list[Card]:
         ),
         Card(number(memory), f"Peak MB, {label}"),
     ]
-    if comparison.has_other_algorithms:
-        return found
     if pair.void:
         return [Card("not comparable", "Speedup", pair.void), *found]
     if not math.isfinite(pair.speedup.low):
@@ -161,8 +154,6 @@ def rows(comparison: Comparison) -> list[Row]:
         each("collection only (steps/s)", lambda group: curves.column_mean(group.runs, "rollout_fps")),
         *phases,
         _return_row(groups),
-        *_equal_rows(comparison),
-        *_time_rows(comparison),
         each(MEMORY, lambda group: curves.peak_memory_mb(group.runs)),
         each(
             "CPU use",
@@ -183,10 +174,6 @@ def _seeds(group: Group) -> str:
 
 
 def _speedup_rows(pairs: Sequence[Pair]) -> list[Row]:
-    """Steps of different algorithms cost different work: there is no speedup from one to the other."""
-    if not any(pair.same_algorithm for pair in pairs):
-        return []
-
     def cells(name: str, figure: Callable[[Pair], Estimate], show: Callable[[Estimate], str]) -> Row:
         values = [None if pair.void else figure(pair) for pair in pairs]
         return Row(name, ["baseline", *(show(v) if v else "not comparable" for v in values)], [None, *values])
@@ -207,35 +194,6 @@ def _return_row(groups: Sequence[Group]) -> Row:
     return Row(RETURN, cells, values)
 
 
-def _equal_rows(comparison: Comparison) -> list[Row]:
-    """Equal steps matter for different algorithms only: one algorithm learns the same from them."""
-    groups = comparison.groups
-    runs = [run for group in groups for run in group.runs]
-    steps, time = min(int(run.steps[-1]) for run in runs), min(float(run.wall_time[-1]) for run in runs)
-    at_steps = [return_until(group, lambda run: run.steps <= steps) for group in groups]
-    at_time = [return_until(group, lambda run: run.wall_time <= time) for group in groups]
-    show = partial(number, digits=2)
-    found = (
-        [Row.of(f"return after {steps:,} steps", at_steps, show)] if comparison.has_other_algorithms else []
-    )
-    return [*found, Row.of(f"return after {duration(time)}", at_time, show)]
-
-
-def _time_rows(comparison: Comparison) -> list[Row]:
-    """Returns that all groups reached at the same moments are one row, named after the highest."""
-    found: dict[tuple[str, ...], Row] = {}
-    for threshold in sorted(comparison.thresholds):
-        line = Row.of(
-            f"time to return {threshold:g}",
-            [seconds_to_return(group, threshold) for group in comparison.groups],
-            lambda time: duration(time) if math.isfinite(time) else "not reached",
-        )
-        cells = tuple(line.cells)
-        if cells not in found or set(cells) != {"not reached"}:  # of those never reached, the lowest
-            found[cells] = line
-    return list(found.values())
-
-
 def footnotes(comparison: Comparison) -> list[str]:
     is_single = all(len(group.runs) == 1 for group in comparison.groups)
     lines = [
@@ -243,8 +201,7 @@ def footnotes(comparison: Comparison) -> list[str]:
         f"bootstraps: speeds over blocks of iterations and over seeds (from {LEAST_ITERATIONS} iterations on), "
         f"returns over {'episodes' if is_single else f'seeds (from {LEAST_SEEDS} seeds on)'}."
     ]
-    if any(pair.same_algorithm for pair in comparison.pairs):
-        lines.append("Efficiency is speedup divided by workers, times the threads of the baseline.")
+    lines.append("Efficiency is speedup divided by workers, times the threads of the baseline.")
     if is_single:
         lines.append(
             "One run each: the intervals do not cover the variation between runs; use several seeds."
@@ -260,7 +217,7 @@ def run_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
             "run": run.name,
             "seed": run.seed,
             "environment": short_env(run.env_id),
-            "algorithm": Group("", (run,)).algorithm,
+            "algorithm": run.word("training.algorithm", "ppo"),
             "network": run.word("training.policy"),
             "workers": run.num_workers,
             "steps": int(run.steps[-1]),
@@ -280,21 +237,20 @@ def run_records(groups: Sequence[Group]) -> list[dict[str, Any]]:
 
 def panels(comparison: Comparison, table: Sequence[Row]) -> list[Panel]:
     groups = comparison.groups
-    time = over_time(groups)
     speeds = next(line.values for line in table if line.name == THROUGHPUT)
     legend = [
-        (f"{comparison.title(group)}: {number(speed.value)} steps/s", theme.series_color(index))
+        (f"{group.label}: {number(speed.value)} steps/s", theme.series_color(index))
         for index, (group, speed) in enumerate(zip(groups, speeds, strict=True))
     ]
     returns = partial(draw_returns, groups, dash_first=True)
     costs = [(group.label, curves.phase_cost(group.runs)) for group in groups]
     found = [
-        Panel("return_over_time", "Return over wall time", partial(returns, time), legend),
+        Panel("return_over_time", "Return over wall time", partial(returns, over_time(groups)), legend),
         Panel("return_over_steps", "Return over steps", partial(returns, OVER_STEPS), legend),
-        Panel("throughput", "Throughput, end to end", partial(draw_throughput, groups, time), legend),
+        Panel("throughput", "Throughput, end to end", partial(draw_throughput, groups), legend),
         Panel("phases", "Where the time goes", partial(draw_phase_bars, costs)),
     ]
     if any(name in run.columns for name in EVALUATIONS for group in groups for run in group.runs):
-        draw = partial(draw_evaluations, groups, OVER_STEPS, dash_first=True)
+        draw = partial(draw_evaluations, groups, dash_first=True)
         found.append(Panel("evaluation", "Return of evaluations", draw, legend))
     return found

@@ -73,22 +73,19 @@ def timing(run: Run, *, skip: int | None = None) -> Timing:
     return Timing(steps=steps[keep], seconds=seconds[keep])
 
 
-def phase_seconds(run: Run) -> dict[str, np.ndarray]:
-    """Seconds of each phase per iteration; `other` is what the named phases leave of the iteration."""
+def _phase_seconds(run: Run) -> dict[str, float]:
+    """Of all iterations but the warm-up; `other` is what the named phases leave of an iteration."""
     phases = {name: np.nan_to_num(run.column(column)) for name, column in PHASE_COLUMNS.items()}
     phases["learn"] = np.maximum(0.0, phases["learn"] - phases["sync"])  # t_sync is part of t_learn
     phases["other"] = np.maximum(0.0, run.iteration_seconds() - sum(phases.values()))
-    return phases
+    return {name: float(seconds[warm_up(run) :].sum()) for name, seconds in phases.items()}
 
 
 def phase_cost(runs: Sequence[Run]) -> dict[str, float]:
     """Seconds of each phase per 1,000 steps, over all iterations but the warm-up."""
-    steps = sum(run.iteration_steps()[warm_up(run) :].sum() for run in runs)
-    names = (*PHASE_COLUMNS, "other")
-    return {
-        name: float(1000.0 * sum(phase_seconds(run)[name][warm_up(run) :].sum() for run in runs) / steps)
-        for name in names
-    }
+    steps = float(sum(run.iteration_steps()[warm_up(run) :].sum() for run in runs))
+    seconds = [_phase_seconds(run) for run in runs]
+    return {name: 1000.0 * sum(each[name] for each in seconds) / steps for name in (*PHASE_COLUMNS, "other")}
 
 
 def column_mean(runs: Sequence[Run], name: str) -> float:

@@ -155,26 +155,7 @@ def to_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return sink.getvalue()
 
 
-# --- Markdown and HTML --------------------------------------------------------------------------------------
-
-
-def as_markdown(document: Document) -> str:
-    lines = [f"# {_escaped(document.headline)}", "", _escaped(document.subtitle), ""]
-    for table in document.tables:
-        lines += [f"## {_escaped(table.title)}", "", _markdown_row(table.header)]
-        lines += ["|---" + "|--:" * (len(table.header) - 1) + "|"]
-        lines += [*(_markdown_row([line.name, *line.cells]) for line in table.rows), ""]
-    for name, items in document.lists():
-        lines += [f"## {name}", "", *[f"- {_escaped(item)}" for item in items], ""]
-    return "\n".join([*lines, *map(_escaped, document.footnotes)]) + "\n"
-
-
-def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(map(_escaped, cells)) + " |"
-
-
-def _escaped(text: str) -> str:
-    return re.sub(r"([\\`*_\[\]<>|&#])", r"\\\1", " ".join(printable(text).split()))
+# --- HTML --------------------------------------------------------------------------------------
 
 
 def as_html(document: Document) -> str:

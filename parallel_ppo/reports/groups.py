@@ -23,17 +23,6 @@ class Group:
         return self.runs[0]
 
     @property
-    def algorithm(self) -> str:
-        """With its lag."""
-        name, lag = self.first.word("training.algorithm", "ppo"), self.first.number("training.lag", 0)
-        return f"{name}, lag {lag:g}" if lag else name
-
-    def has_algorithm_of(self, other: Group) -> bool:
-        """The lag may differ."""
-        mine, theirs = (group.first.word("training.algorithm", "ppo") for group in (self, other))
-        return mine == theirs
-
-    @property
     def num_cores(self) -> int:
         """Workers of a parallel run, threads of a sequential one."""
         return self.first.num_threads if self.first.kind == "sequential" else self.first.num_workers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
@@ -16,11 +15,10 @@ from parallel_ppo.reports.command_line import (
     add_format_flag,
     directory_for,
     make_directory,
-    progress_bar,
     shown,
 )
 from parallel_ppo.reports.groups import group_seeds
-from parallel_ppo.reports.plots import OVER_STEPS, lines_note, over_time, panels_of, title_of
+from parallel_ppo.reports.plots import lines_note, panels_of, title_of
 from parallel_ppo.reports.runs import Run, find_runs, load_run
 
 EXAMPLES = (
@@ -39,15 +37,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             console.print(f"[dim]note: {shown(note)}[/dim]", soft_wrap=True)
     by_place = sorted((run.path for run in runs), key=lambda path: path.resolve())
     directory = Path(flags.output_dir) if flags.output_dir else directory_for("plots", by_place)
-    written = write_plots(runs, directory, kind=flags.format, console=console)
+    written = write_plots(runs, directory, kind=flags.format)
     console.print("wrote " + ", ".join(shown(path) for path in written), soft_wrap=True)
     return 0
 
 
 def _parser() -> Parser:
     result = Parser(
-        description="Plot returns, evaluations, losses, entropy, KL, throughput, memory and phases over steps "
-        "and time. Runs that differ only in their seed become one curve. "
+        description="Plot returns over steps and time, evaluations, losses, entropy, KL, throughput, memory and "
+        "phases. Runs that differ only in their seed become one curve. "
         "Without a run, the newest one under runs/.",
         examples=EXAMPLES,
     )
@@ -79,18 +77,12 @@ def choose_runs(flags: argparse.Namespace, console: Console) -> list[Run]:
     return [load_run(path) for path in [*directories, *flags.log_file]]
 
 
-def write_plots(runs: Sequence[Run], directory: Path, *, kind: str, console: Console) -> list[Path]:
-    """Two sheets as PNG; or a PDF for each panel over steps, and for the return over time."""
+def write_plots(runs: Sequence[Run], directory: Path, *, kind: str) -> list[Path]:
+    """One sheet as PNG, or a PDF for each panel."""
     groups = group_seeds(runs)
+    panels = panels_of(groups)
     make_directory(directory)
-    steps, time = panels_of(groups, OVER_STEPS), panels_of(groups, over_time(groups))
     if kind == "pdf":
-        return theme.save_pdfs([*steps, replace(time[0], name="return_over_time")], directory)
-    written = []
-    with progress_bar(console) as progress:
-        task = progress.add_task("drawing", total=2)
-        for name, panels in (("steps", steps), ("time", time)):
-            figure = theme.sheet(panels, title=title_of(groups), note=lines_note(groups), columns=3)
-            written.append(theme.save(figure, directory / f"curves_over_{name}.png"))
-            progress.advance(task)
-    return written
+        return theme.save_pdfs(panels, directory)
+    figure = theme.sheet(panels, title=title_of(groups), note=lines_note(groups), columns=3)
+    return [theme.save(figure, directory / "curves.png")]

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from parallel_ppo.records.metrics import METRICS
 from parallel_ppo.reports import theme
 from parallel_ppo.reports.curves import (
     LEAST_EPISODES,
     RETURN_WINDOW,
     iteration_returns,
     phase_cost,
-    phase_seconds,
     return_curve,
     smoothed,
     warm_up,
@@ -28,24 +28,17 @@ from parallel_ppo.reports.theme import PHASES, Legend, Panel
 
 RETURN_LABEL = f"Return (last {RETURN_WINDOW} training episodes)"
 EVALUATIONS = {"eval_train_return": "training levels", "eval_test_return": "unseen levels"}
-CURVES = {  # column: title, unit
-    "episode_length_mean": ("Episode length", "steps"),
-    "entropy": ("Policy entropy", "nats"),
-    "policy_loss": ("Policy loss", ""),
-    "value_loss": ("Value loss", ""),
-    "approx_kl": ("KL of the update", "nats"),
-    "rss_mb": ("Memory, all processes", "MB"),
-}
-CURIOSITY_CURVES = {
-    "intrinsic_reward": ("Intrinsic reward, before scaling", ""),
-    "intrinsic_reward_scaled": ("Intrinsic reward, scaled", ""),
-    "intrinsic_return": ("Intrinsic return, before scaling", ""),
-    "predictor_loss": ("Loss of the predictor", ""),
-    "inverse_loss": ("Loss of the inverse model", ""),
-    "forward_loss": ("Loss of the forward model", ""),
-    "intrinsic_explained_variance": ("Explained variance of the intrinsic value", ""),
-    "episodic_memory_size": ("Episodic memory", "embeddings"),
-}
+TITLES = {"approx_kl": "KL of the update", "rss_mb": "Memory, all processes"}
+CURVES = ("episode_length_mean", "entropy", "policy_loss", "value_loss", "approx_kl", "rss_mb")
+CURIOSITY_CURVES = (
+    "intrinsic_reward",
+    "intrinsic_return",
+    "predictor_loss",
+    "inverse_loss",
+    "forward_loss",
+    "intrinsic_explained_variance",
+    "episodic_memory_size",
+)
 Values = Callable[[Run], np.ndarray]
 
 
@@ -76,23 +69,31 @@ def over_time(groups: Sequence[Group]) -> Over:
     return Over("time", *theme.time_unit(max(ends)))
 
 
-def panels_of(groups: Sequence[Group], over: Over) -> list[Panel]:
+def panels_of(groups: Sequence[Group]) -> list[Panel]:
     """All panels; those of curiosity and evaluations only if a run has them."""
     written = {name for group in groups for run in group.runs for name in run.columns}
     legend = colors(groups) if len(groups) > 1 else ()
-    curves = CURVES | {name: curve for name, curve in CURIOSITY_CURVES.items() if name in written}
-    panels = [Panel("return", RETURN_LABEL, partial(draw_returns, groups, over), legend)]
+    returns = partial(draw_returns, groups)
+    panels = [
+        Panel("return", RETURN_LABEL, partial(returns, OVER_STEPS), legend),
+        Panel("return_over_time", "Return over wall time", partial(returns, over_time(groups)), legend),
+    ]
     if written & EVALUATIONS.keys():
-        panels.append(
-            Panel("evaluation", "Return of evaluations", partial(draw_evaluations, groups, over), legend)
-        )
-    for name, (title, unit) in curves.items():
-        label = f"{title} ({unit})" if unit else title
-        panels.append(Panel(name, label, partial(_draw_column, groups, over, name, label), legend))
-    speed = Panel(
-        "throughput", "Throughput, end to end (steps/s)", partial(draw_throughput, groups, over), legend
-    )
-    return [*panels, speed, phase_panel(groups, over)]
+        panels.append(Panel("evaluation", "Return of evaluations", partial(draw_evaluations, groups), legend))
+    for name in (*CURVES, *(name for name in CURIOSITY_CURVES if name in written)):
+        label = _label(name)
+        panels.append(Panel(name, label, partial(_draw_column, groups, name, label), legend))
+    costs = [(group.label, phase_cost(group.runs)) for group in groups]
+    return [
+        *panels,
+        Panel("throughput", "Throughput, end to end (steps/s)", partial(draw_throughput, groups), legend),
+        Panel("phases", "Where the time goes", partial(draw_phase_bars, costs)),
+    ]
+
+
+def _label(column: str) -> str:
+    title, unit = TITLES.get(column, column.replace("_", " ").capitalize()), METRICS[column].unit
+    return f"{title} ({unit})" if unit else title
 
 
 def colors(groups: Sequence[Group]) -> Legend:
@@ -132,11 +133,13 @@ def draw_curves(
     smoothed: Values,
     raw: Values,
     *,
+    label: str,
+    empty: str = "",
     dash_first: bool = False,
     **style: Any,
 ) -> bool:
     """Draws the mean of each group in its color, with each iteration of a single run, each of a few seeds, or
-    the band of many seeds. Returns whether there was anything to draw.
+    the band of many seeds. Without anything to draw the panel says `empty`, and the result is False.
     """
     drawn = False
     for index, group in reversed(list(enumerate(groups))):
@@ -155,6 +158,10 @@ def draw_curves(
         if np.isfinite(low).any():
             axes.fill_between(grid, low, high, color=color, alpha=0.2, linewidth=0)
         drawn = drawn or len(grid) > 0
+    over.label(axes)
+    axes.set_ylabel(label)
+    if empty and not drawn:
+        theme.empty(axes, empty)
     return drawn
 
 
@@ -166,36 +173,24 @@ def _known(over: Over, run: Run, values: Values) -> tuple[np.ndarray, np.ndarray
 
 def draw_returns(groups: Sequence[Group], over: Over, axes: Axes, *, dash_first: bool = False) -> None:
     raw = iteration_returns if len(groups) == 1 else return_curve
-    drawn = draw_curves(axes, groups, over, return_curve, raw, dash_first=dash_first)
-    axes.set_ylabel(RETURN_LABEL)
-    over.label(axes)
-    if not drawn:
-        theme.empty(axes, f"fewer than {LEAST_EPISODES} episodes have finished")
+    empty = f"fewer than {LEAST_EPISODES} episodes have finished"
+    draw_curves(axes, groups, over, return_curve, raw, label=RETURN_LABEL, empty=empty, dash_first=dash_first)
 
 
-def _draw_column(groups: Sequence[Group], over: Over, column: str, label: str, axes: Axes) -> None:
-    drawn = draw_curves(
-        axes, groups, over, lambda run: smoothed(run.column(column)), lambda run: run.column(column)
-    )
-    over.label(axes)
-    axes.set_ylabel(label)
-    if not drawn:
-        theme.empty(axes, f"no {column} in the log")
-        return
-    if column == "rss_mb":
+def _draw_column(groups: Sequence[Group], column: str, label: str, axes: Axes) -> None:
+    raw = partial(Run.column, name=column)
+    empty = f"no {column} in the log"
+    if draw_curves(axes, groups, OVER_STEPS, lambda run: smoothed(raw(run)), raw, label=label, empty=empty):
+        if column == "rss_mb":
+            theme.from_zero(axes)
+        theme.plain_numbers(axes)
+
+
+def draw_throughput(groups: Sequence[Group], axes: Axes) -> None:
+    empty = "too few iterations with a wall_time"
+    if draw_curves(axes, groups, OVER_STEPS, _smoothed_fps, _iteration_fps, label="steps/s", empty=empty):
         theme.from_zero(axes)
-    theme.plain_numbers(axes)
-
-
-def draw_throughput(groups: Sequence[Group], over: Over, axes: Axes) -> None:
-    drawn = draw_curves(axes, groups, over, _smoothed_fps, _iteration_fps)
-    over.label(axes)
-    axes.set_ylabel("steps/s")
-    if not drawn:
-        theme.empty(axes, "too few iterations with a wall_time")
-        return
-    theme.from_zero(axes)
-    theme.plain_numbers(axes)
+        theme.plain_numbers(axes)
 
 
 def _iteration_fps(run: Run) -> np.ndarray:
@@ -211,19 +206,16 @@ def _smoothed_fps(run: Run) -> np.ndarray:
     return smoothed(steps) / np.maximum(smoothed(seconds), 1e-9)
 
 
-def draw_evaluations(groups: Sequence[Group], over: Over, axes: Axes, *, dash_first: bool = False) -> None:
+def draw_evaluations(groups: Sequence[Group], axes: Axes, *, dash_first: bool = False) -> None:
     """Procgen's picture of generalization: the same policy on training and on unseen levels."""
     for (column, name), line, marker in zip(EVALUATIONS.items(), ("-", ":"), ("o", "s"), strict=True):
         face = None if line == "-" else theme.BACKGROUND
         style: Any = {"linestyle": line, "marker": marker, "markersize": 4, "markerfacecolor": face}
-        dash_baseline = dash_first and line == "-"
-        values = partial(Run.column, name=column)
-        if draw_curves(axes, groups, over, values, _nothing, dash_first=dash_baseline, **style):
+        options = style | {"label": "Return of evaluations", "dash_first": dash_first and line == "-"}
+        if draw_curves(axes, groups, OVER_STEPS, partial(Run.column, name=column), _nothing, **options):
             axes.plot([], [], color=theme.TEXT, label=name, **style)
     if len(axes.get_legend_handles_labels()[1]) > 1:
         axes.legend(loc="best")
-    axes.set_ylabel("Return of evaluations")
-    over.label(axes)
 
 
 def _nothing(run: Run) -> np.ndarray:
@@ -231,30 +223,6 @@ def _nothing(run: Run) -> np.ndarray:
 
 
 # --- phases -------------------------------------------------------------------------------------------------
-
-
-def phase_panel(groups: Sequence[Group], over: Over) -> Panel:
-    """Over the course of a single run; bars for several runs."""
-    if len(groups) == 1 and len(groups[0].runs) == 1:
-        return Panel("phases", "Where the time goes (%)", partial(_draw_phase_shares, groups[0].first, over))
-    costs = [(group.label, phase_cost(group.runs)) for group in groups]
-    return Panel("phases", "Where the time goes", partial(draw_phase_bars, costs))
-
-
-def _draw_phase_shares(run: Run, over: Over, axes: Axes) -> None:
-    phases = phase_seconds(run)
-    total = np.maximum(run.iteration_seconds(), 1e-9)
-    shares = [100 * smoothed(phases[name] / total) for name in PHASES]
-    x = over.of(run)
-    if len(x) == 1:
-        x, shares = np.array([0.0, x[0]]), [np.repeat(share, 2) for share in shares]
-    drawn = [index for index, share in enumerate(shares) if np.nanmax(share, initial=0) > 0.2] or [0]
-    names, grays = zip(*(list(PHASES.values())[index] for index in drawn), strict=True)
-    axes.stackplot(x, *(shares[index] for index in drawn), colors=grays, labels=names)
-    over.label(axes)
-    axes.set(ylim=(0, 100), ylabel="% of the time")
-    axes.margins(x=0)
-    theme.legend_below(axes)
 
 
 def draw_phase_bars(costs: Sequence[tuple[str, dict[str, float]]], axes: Axes) -> None:

@@ -99,29 +99,8 @@ def difference_of_rates(above: Estimate, below: Estimate) -> Estimate:
 # --- scores of several games, each with several runs --------------------------------------------------------
 
 
-def mean_score(scores: Scores) -> np.ndarray:
-    """The mean over games of the mean over their runs."""
-    return np.mean([game.mean(axis=-1) for game in scores], axis=0)
-
-
-def median_score(scores: Scores) -> np.ndarray:
-    """The median over games of the mean over their runs."""
-    return np.median([game.mean(axis=-1) for game in scores], axis=0)
-
-
 def iqm_score(scores: Scores) -> np.ndarray:
     return iqm(np.concatenate(scores, axis=-1))
-
-
-def optimality_gap(scores: Scores) -> np.ndarray:
-    """Mean distance to 1; scores above 1 count as 1."""
-    return 1.0 - np.minimum(np.concatenate(scores, axis=-1), 1.0).mean(axis=-1)
-
-
-def profile(scores: Scores, *, at: np.ndarray) -> np.ndarray:
-    """[..., len(at)]: the share of all runs with a score above each of `at`."""
-    runs = np.concatenate(scores, axis=-1)
-    return np.stack([(runs > threshold).mean(axis=-1) for threshold in at], axis=-1)
 
 
 def probability_of_improvement(ours: Scores, others: Scores) -> np.ndarray:
@@ -140,34 +119,27 @@ def draw_runs(scores: Scores, generator: np.random.Generator) -> list[np.ndarray
     return [generator.integers(0, len(game), size=(RESAMPLES, len(game))) for game in scores]
 
 
+def stratified_bootstrap(statistic: Callable[..., np.ndarray], *several: Scores, seed: int = 0) -> Estimate:
+    """`statistic(*several)`; without an interval for a handful of runs, or if no game has a second one."""
+    if not all(several):
+        return Estimate(float("nan"))
+    value = float(statistic(*several))
+    sizes = [[len(game) for game in scores] for scores in several]
+    if any(sum(each) < LEAST_SEEDS or max(each) == 1 for each in sizes):
+        return Estimate(value)
+    generator = np.random.default_rng(seed)
+    return Estimate(value, *percentiles(statistic, several, [draw_runs(each, generator) for each in several]))
+
+
 def percentiles(
     statistic: Callable[..., np.ndarray], several: Sequence[Scores], picks: Sequence[Sequence[np.ndarray]]
-) -> np.ndarray:
-    """[2, ...]: the interval of `statistic(*several)` when runs are drawn as `picks` says."""
+) -> tuple[float, float]:
+    """The interval of `statistic(*several)` when runs are drawn as `picks` says."""
     drawn = [
         [game[pick] for game, pick in zip(scores, chosen, strict=True)]
         for scores, chosen in zip(several, picks, strict=True)
     ]
-    return np.percentile(statistic(*drawn), [50 * (1 - CONFIDENCE), 50 * (1 + CONFIDENCE)], axis=0)
-
-
-def stratified(
-    statistic: Callable[..., np.ndarray], *several: Scores, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """`statistic(*several)`, and its interval: NaN for a handful of runs, or if no game has a second one."""
-    value = statistic(*several)
-    sizes = [[len(game) for game in scores] for scores in several]
-    if any(sum(each) < LEAST_SEEDS or max(each) == 1 for each in sizes):
-        return value, np.full_like(value, np.nan), np.full_like(value, np.nan)
-    generator = np.random.default_rng(seed)
-    low, high = percentiles(statistic, several, [draw_runs(scores, generator) for scores in several])
-    return value, low, high
-
-
-def stratified_bootstrap(statistic: Callable[..., np.ndarray], *several: Scores, seed: int = 0) -> Estimate:
-    if not all(several):
-        return Estimate(float("nan"))
-    return Estimate(*(float(number) for number in stratified(statistic, *several, seed=seed)))
+    return interval(statistic(*drawn))
 
 
 # --- curves -------------------------------------------------------------------------------------------------
@@ -196,12 +168,6 @@ def recent_mean(
     starts = np.maximum(0, ends - window)
     with np.errstate(invalid="ignore", divide="ignore"):
         return np.where(ends >= minimum, (sums[ends] - sums[starts]) / (ends - starts), np.nan)
-
-
-def time_to_return(times: np.ndarray, returns: np.ndarray, threshold: float) -> float:
-    """The first time at which the return is at least `threshold`; NaN if it never is."""
-    reached = np.flatnonzero(np.asarray(returns) >= threshold)
-    return float(times[reached[0]]) if reached.size else float("nan")
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -18,10 +18,8 @@ from matplotlib.lines import Line2D
 from parallel_ppo.printable import count
 from parallel_ppo.reports import statistics, theme
 from parallel_ppo.reports.curves import (
-    LEAST_EPISODES,
     RETURN_WINDOW,
     final_returns,
-    return_curve,
     returns_near,
 )
 from parallel_ppo.reports.document import (
@@ -31,12 +29,11 @@ from parallel_ppo.reports.document import (
     Table,
     as_html,
     as_json,
-    as_markdown,
     to_csv,
     write,
 )
 from parallel_ppo.reports.groups import Group
-from parallel_ppo.reports.plots import OVER_STEPS, RETURN_LABEL, draw_curves, lines_note
+from parallel_ppo.reports.plots import OVER_STEPS, draw_returns, lines_note
 from parallel_ppo.reports.procgen_scores import WINDOW, Published, published_curve
 from parallel_ppo.reports.runs import Run, one_line
 from parallel_ppo.reports.statistics import LEAST_SEEDS, Estimate, SeedEstimate
@@ -45,8 +42,6 @@ from parallel_ppo.reports.theme import Panel
 from parallel_ppo.reports.words import estimate, interval, number
 
 LEVEL_NAMES = {"train": "training levels", "test": "unseen levels"}
-SEEDS_FOR_A_MEDIAN = 4
-PROFILE_POINTS = 51
 SCORE = "normalized score"
 two_digits = partial(estimate, digits=2)
 two_digits_of = partial(number, digits=2)
@@ -120,9 +115,6 @@ class Standing(NamedTuple):
     def num_runs(self) -> int:
         return sum(map(len, self.scores.values()))
 
-    def estimate(self, statistic: Callable[..., np.ndarray]) -> Estimate:
-        return statistics.stratified_bootstrap(statistic, list(self.scores.values()))
-
 
 class Results(NamedTuple):
     plan: Plan
@@ -134,7 +126,6 @@ def write_suite(plan: Plan, runs: Runs, directory: Path, *, kind: str = "png") -
     report = document(results(plan, runs))
     texts = {
         "results.html": as_html(report),
-        "results.md": as_markdown(report),
         "results.json": as_json(report),
         "results.csv": to_csv(run_records(plan, runs)),
     }
@@ -276,21 +267,16 @@ def warnings(result: Results) -> list[str]:
 
 
 def scores_table(result: Results) -> Table:
-    """Medians and means over games only if every game has enough seeds."""
-    columns = {"IQM": statistics.iqm_score, "optimality gap": statistics.optimality_gap}
-    seeds = [len(scores) for each in result.standings for scores in each.scores.values()]
-    if min(seeds, default=0) >= SEEDS_FOR_A_MEDIAN:
-        columns |= {"median": statistics.median_score, "mean": statistics.mean_score}
     rows = [
         Row.mixed(
             each.name,
             (len(each.scores), number),
             (each.num_runs, number),
-            *((each.estimate(statistic), partial(estimate, digits=3)) for statistic in columns.values()),
+            (each.iqm, partial(estimate, digits=3)),
         )
         for each in result.standings
     ]
-    return Table("Normalized scores of all games", ("setting, levels", "games", "runs", *columns), rows)
+    return Table("Normalized scores of all games", ("setting, levels", "games", "runs", "IQM"), rows)
 
 
 def improvements_table(result: Results) -> Table:
@@ -365,7 +351,7 @@ def footnotes(result: Results) -> list[str]:
     if result.standings:
         lines.append(
             "Normalized scores: about 0 for a policy that ignores its observations, 1 for the best possible. IQM: "
-            "mean of the middle half of all runs; median and mean: over games; optimality gap: mean distance to 1. "
+            "mean of the middle half of all runs. "
             f"Intervals: stratified bootstraps over the runs of each game, 95 %, from {LEAST_SEEDS} runs on."
         )
     if published_table(result).rows:
@@ -380,28 +366,17 @@ def footnotes(result: Results) -> list[str]:
 
 
 def panels(result: Results) -> list[Panel]:
-    """The scores of all settings, their performance profile, and the curves of each game."""
+    """The scores of all settings, and the curves of each game."""
     settings = list(result.plan.settings)
     legend = [(name or "this suite", theme.series_color(index)) for index, name in enumerate(settings)]
     found = []
     if result.standings:
-        ranked = leading(result)
-        title = f"Performance profile, {LEVEL_NAMES[ranked[0].levels]}"
-        found = [
-            Panel("iqm", "IQM of normalized scores", partial(_draw_iqm, result), legend),
-            Panel("profile", title, partial(_draw_profile, ranked, settings), legend),
-        ]
+        found.append(Panel("iqm", "IQM of normalized scores", partial(_draw_iqm, result), legend))
     for index, game in enumerate(dict.fromkeys(entry.game for entry in result.entries)):
         entries = {entry.setting: entry for entry in result.entries if entry.game == game}
         groups = [Group(name, tuple(entries[name].runs) if name in entries else ()) for name in settings]
-        points = {point for entry in entries.values() for point in _reached(entry)}
-        shown = [*legend, ("published", theme.TEXT)] if points else legend
-        found.append(Panel(f"game_{index}", game, partial(_draw_game, groups, points), shown))
+        found.append(Panel(f"game_{index}", game, partial(draw_returns, groups, OVER_STEPS), legend))
     return found
-
-
-def _reached(entry: Entry) -> list[Published]:
-    return [point for point in entry.published() if point.steps <= 1.05 * entry.steps]
 
 
 def _draw_iqm(result: Results, axes: Axes) -> None:
@@ -433,27 +408,3 @@ def _draw_iqm(result: Results, axes: Axes) -> None:
         for marker, face in shown.values()
     ]
     theme.legend_below(axes, handles, list(shown))
-
-
-def _draw_profile(standings: Sequence[Standing], settings: Sequence[str], axes: Axes) -> None:
-    every = np.concatenate([scores for each in standings for scores in each.scores.values()])
-    at = np.linspace(min(0.0, every.min()), max(1.0, every.max()), PROFILE_POINTS)
-    for each in standings:
-        color = theme.series_color(settings.index(each.setting))
-        profile = partial(statistics.profile, at=at)
-        share, low, high = statistics.stratified(profile, list(each.scores.values()))
-        axes.step(at, share, where="post", color=color)
-        if each.num_runs >= LEAST_SEEDS:
-            axes.fill_between(at, low, high, step="post", color=color, alpha=0.2, linewidth=0)
-    axes.set(ylim=(-0.03, 1.03), xlim=(at[0], None), xlabel=SCORE, ylabel="share of runs above it")
-
-
-def _draw_game(groups: Sequence[Group], points: Iterable[Published], axes: Axes) -> None:
-    drawn = draw_curves(axes, groups, OVER_STEPS, return_curve, return_curve)
-    for point in points:
-        axes.scatter(point.steps, point.value, color=theme.TEXT, marker="D", zorder=4)
-    OVER_STEPS.label(axes)
-    axes.set_ylabel(RETURN_LABEL)
-    axes.locator_params(axis="x", nbins=4)
-    if not drawn:
-        theme.empty(axes, f"fewer than {LEAST_EPISODES} episodes have finished")

@@ -46,10 +46,6 @@ def test_help_has_an_example_that_names_the_command(command, call):
         (["compare_results.py", "--run", "label"], "expected LABEL=DIR"),
         (["compare_results.py", "--run", "a=RUN"], "a comparison needs two"),
         (
-            ["compare_results.py", "--run", "a=RUN", "--run", "b=RUN", "--returns", "1,x"],
-            "expected numbers such as 1,2,4",
-        ),
-        (
             ["compare_results.py", "--run", "a=RUN", "--run", "b=RUN", "--output-dir", "RUN/config.yaml"],
             "is not a directory",
         ),

@@ -4,25 +4,20 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from parallel_ppo.exits import InputError
 from parallel_ppo.reports import compare_command
 from parallel_ppo.reports.compare_command import main
-from parallel_ppo.reports.comparison import compare, default_thresholds
+from parallel_ppo.reports.comparison import compare
 from parallel_ppo.reports.comparison_report import document, headline, rows
 from parallel_ppo.reports.document import as_text
 from tests.reports.conftest import group
-from tests.reports.run_copies import copy_run, edit_config, edit_rows, read_rows, write_rows
+from tests.reports.run_copies import copy_run, edit_rows, read_rows, write_rows
 
 
 def table(comparison):
     return {line.name: line.cells for line in rows(comparison)}
-
-
-def values(comparison):
-    return {line.name: line.values for line in rows(comparison)}
 
 
 def first_card(comparison):
@@ -50,16 +45,6 @@ def test_phases_are_seconds_per_thousand_steps(tmp_path):
     assert found["update, per 1,000 steps"][0] == "2.9 s", "6 s for 2,048 steps"
     assert found["throughput (steps/s)"][0].startswith("256 (")
     assert found["peak memory (MB)"][0] == "520" and found["wall time"][0] == "96.0 s"
-
-
-def test_time_to_return_falls_with_the_speed(twins):
-    comparison = compare(twins, thresholds=[20.0, 1000.0])
-    slow, fast = values(comparison)["time to return 20"]
-    assert fast < slow
-    assert table(comparison)["time to return 1000"] == ["not reached", "not reached"]
-    assert len(default_thresholds(twins)) == 3
-    chosen = [times for name, times in values(compare(twins)).items() if name.startswith("time to return")]
-    assert len(chosen) == 3 and np.isfinite(chosen).all(), "chosen ones are reached by all"
 
 
 def test_efficiency_counts_the_threads_of_the_baseline(tmp_path):
@@ -120,6 +105,7 @@ def test_bits_of_different_seeds_are_not_compared(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words", "is_void"),
     [
+        ({"training__algorithm": "impala"}, "other algorithm", True),
         ({"env__id": "Acrobot-v1"}, "other game", True),
         ({"training__policy": "impala"}, "other network", True),
         ({"env__num_envs": 64}, "other number of environments", True),
@@ -173,34 +159,10 @@ def test_headline_and_card_agree_where_nothing_is_significant(tmp_path):
     assert first_card(comparison).value == value
 
 
-def test_algorithms_are_compared_by_returns_not_by_speed_or_bits(tmp_path):
-    paths = []
-    for index, (name, lag) in enumerate({"ppo": 0, "impala": 1, "a2c": 0}.items()):
-        speed = {"rollout": 2.0 / 2**index, "learn": 6.0 / 2**index}
-        chosen = {"training__algorithm": name, "training__lag": lag, "training__gamma": 0.9 + index / 100}
-        paths.append(copy_run(tmp_path / name, learning=name, **speed, **chosen))
-    groups = [group(label, path) for label, path in zip(("base", "fast", "a2c"), paths, strict=True)]
-    comparison = compare(groups)
-    assert headline(comparison).startswith("ppo / impala, lag 1 / a2c: different algorithms")
-    found, report = table(comparison), as_text(document(comparison))
-    assert "base (ppo)" in report and "fast (impala, lag 1)" in report and "a2c (a2c)" not in report
-    assert "speedup" not in found and all(card.name != "Speedup" for card in document(comparison).cards)
-    assert found["bit-identical"][1].startswith("not compared")
-    assert comparison.warnings == [] and "training.gamma" in comparison.notes[0]
-    at_steps, at_time = (
-        found for name, found in values(comparison).items() if name.startswith("return after")
-    )
-    assert f"return after {12 * 2048:,} steps" in found and len(set(at_steps)) == 1
-    assert at_time[0] < at_time[1] < at_time[2]
-    edit_config(paths[2], env__id="Acrobot-v1")
-    warnings = compare([group("base", paths[0]), group("a2c", paths[2])]).warnings
-    assert [line.split(" (")[0] for line in warnings] == ["other game"]
-
-
 def test_a_lag_changes_the_bits_but_its_speed_compares(tmp_path):
     lagging = copy_run(tmp_path / "b", learning="x", training__lag=1, rollout=1.0, learn=3.0)
     comparison = compare([group("plain", copy_run(tmp_path / "a")), group("lagging", lagging)])
-    assert not comparison.has_other_algorithms and "as fast as plain" in headline(comparison)
+    assert "as fast as plain" in headline(comparison)
 
 
 def test_cpu_use_before_the_first_sample_is_unknown(tmp_path):
@@ -244,18 +206,16 @@ def test_one_iteration_in_progress_without_episodes(tmp_path):
     groups = [group("a", paths[0]), group("b", paths[1])]
     comparison = compare(groups)
     assert headline(comparison).startswith("b and a: fewer than 5 iterations, too few to compare speeds")
-    assert first_card(comparison).value == "unknown" and comparison.thresholds == []
+    assert first_card(comparison).value == "unknown"
     assert "in progress" in as_text(document(comparison)) and len(comparison.notes) == 2
     assert table(comparison)["return, last 100 episodes"] == ["only 0 episodes yet"] * 2
 
 
-def test_identical_rows_and_warnings_appear_once(tmp_path):
+def test_identical_warnings_appear_once(tmp_path):
     mixed = group("a", copy_run(tmp_path / "a1"), copy_run(tmp_path / "a2", seed=2, workers=4))
     others = [group(name, copy_run(tmp_path / name)) for name in "bc"]
-    comparison = compare([mixed, *others], thresholds=[0.1, 0.11, 900, 1000])
-    assert len(comparison.warnings) == len(set(comparison.warnings))
-    names = [name for name in table(comparison) if name.startswith("time to")]
-    assert names == ["time to return 0.11", "time to return 900"], "passed at once; never reached"
+    warnings = compare([mixed, *others]).warnings
+    assert warnings and len(warnings) == len(set(warnings))
 
 
 def test_the_command_takes_the_newest_runs_and_writes_all_files(tmp_path, monkeypatch, capsys):

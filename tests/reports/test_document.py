@@ -17,10 +17,8 @@ from parallel_ppo.reports.compare_command import main
 from parallel_ppo.reports.comparison import compare
 from parallel_ppo.reports.comparison_report import document, run_records
 from parallel_ppo.reports.document import (
-    _escaped,
     as_html,
     as_json,
-    as_markdown,
     as_text,
     print_document,
     to_csv,
@@ -107,13 +105,6 @@ def test_the_text_report_shows_names_as_text(hostile):
     assert "\x1b" not in text and "\x07" not in text and "[red]d[/red]" in text
 
 
-def test_markdown_shows_names_as_text(hostile):
-    text = as_markdown(hostile)
-    assert "<script" not in text.replace("\\<", "") and "\x1b" not in text
-    rows = [line for line in text.splitlines() if line.startswith("|")]
-    assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {len(NAMES) + 2}
-
-
 def test_json_is_strict_and_keeps_names(hostile):
     found = json.loads(as_json(hostile), parse_constant=pytest.fail)
     assert one_line(EVIL) in found["tables"]["Comparison"]["steps"]
@@ -148,12 +139,11 @@ def test_the_command_survives_every_name(tmp_path, capsys, monkeypatch):
 
 def test_the_same_cells_are_in_every_rendering(twins):
     report = document(compare(twins))
-    page, text, markdown = as_html(report), as_text(report), as_markdown(report)
+    page, text = as_html(report), as_text(report)
     cells = [cell for row in report.tables[0].rows for cell in row.cells]
     assert [unescape(cell) for cell in re.findall(r"<td [^>]*>(.*?)</td>", page)] == cells
     for name, line, values in report.tables[0].rows:
         assert f'<th scope="row">{name}</th>' in page
-        assert f"| {' | '.join(map(_escaped, [name, *line]))} |" in markdown
         assert all(word in text for cell in (name, *line) for word in cell.split())
         assert len(line) == len(values) == len(twins)
 

@@ -13,7 +13,7 @@ from parallel_ppo.reports.comparison import compare
 from parallel_ppo.reports.comparison_report import document
 from parallel_ppo.reports.groups import group_seeds
 from parallel_ppo.reports.plot_command import main
-from parallel_ppo.reports.plots import OVER_STEPS, RETURN_LABEL, lines_note, over_time, panels_of
+from parallel_ppo.reports.plots import RETURN_LABEL, lines_note, over_time, panels_of
 from parallel_ppo.reports.runs import load_run
 from tests.reports.conftest import group
 from tests.reports.run_copies import copy_run
@@ -40,11 +40,11 @@ def seeds_of(tmp_path, number, **changes):
 
 def test_every_panel_of_a_real_run_has_data(real_run):
     """A metric that is renamed in the trainers leaves its panel empty."""
-    panels = panels_of(group_seeds([load_run(real_run)]), OVER_STEPS)
-    assert len(panels) == 10
+    panels = panels_of(group_seeds([load_run(real_run)]))
+    assert len(panels) == 11
     for panel in panels:
         axes = drawn(panel)
-        assert axes.lines or axes.collections, panel.name
+        assert axes.lines or axes.patches, panel.name
         assert not any("no " in text.get_text() for text in axes.texts), panel.name
 
 
@@ -60,10 +60,9 @@ def test_no_cell_of_a_comparison_of_real_runs_is_unknown(real_run):
 @pytest.mark.parametrize(("seeds", "thin", "bands"), [(1, 1, 0), (4, 4, 0), (5, 0, 1)])
 def test_seeds_are_lines_below_five_and_a_band_from_five_on(tmp_path, seeds, thin, bands):
     groups = group_seeds(seeds_of(tmp_path, seeds))
-    for over in (OVER_STEPS, over_time(groups)):
-        for name in ("return", "throughput", "entropy"):
-            axes = drawn(panel_named(panels_of(groups, over), name))
-            assert (len(axes.lines), len(axes.collections)) == (thin + 1, bands), name
+    for name in ("return", "return_over_time", "throughput", "entropy"):
+        axes = drawn(panel_named(panels_of(groups), name))
+        assert (len(axes.lines), len(axes.collections)) == (thin + 1, bands), name
 
 
 def test_throughput_of_a_comparison_is_a_mean_over_seeds(tmp_path):
@@ -74,31 +73,28 @@ def test_throughput_of_a_comparison_is_a_mean_over_seeds(tmp_path):
 
 def test_live_evaluation_is_drawn_on_both_kinds_of_levels(tmp_path, real_run):
     curious = load_run(copy_run(tmp_path / "a", columns={"eval_test_return": 3.0, "intrinsic_reward": 1.0}))
-    panels = panels_of(group_seeds([curious]), OVER_STEPS)
+    panels = panels_of(group_seeds([curious]))
     axes = drawn(panel_named(panels, "evaluation"))
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == ["training levels", "unseen levels"]
     assert any(line.get_ydata()[0] == 3.0 for line in axes.lines if len(line.get_ydata()))
     assert panel_named(panels, "intrinsic_reward")
     plain = load_run(real_run)
-    assert not any(panel.name == "intrinsic_reward" for panel in panels_of(group_seeds([plain]), OVER_STEPS))
+    assert not any(panel.name == "intrinsic_reward" for panel in panels_of(group_seeds([plain])))
     for name in [name for name in plain.columns if name.startswith("eval_")]:
         del plain.columns[name]
-    assert not any(panel.name == "evaluation" for panel in panels_of(group_seeds([plain]), OVER_STEPS))
+    assert not any(panel.name == "evaluation" for panel in panels_of(group_seeds([plain])))
 
 
 def test_axes_name_their_content_and_unit(tmp_path):
     groups = [group("a", copy_run(tmp_path / "a", rollout=0.002, learn=0.006, coordinator=0.0))]
-    time = over_time(groups)
-    panels = panels_of(groups, time)
+    panels = panels_of(groups)
     assert panel_named(panels, "return").title == RETURN_LABEL == "Return (last 100 training episodes)"
-    assert (
-        time.unit == "milliseconds" and "milliseconds" in drawn(panel_named(panels, "entropy")).get_xlabel()
-    )
+    assert panel_named(panels, "entropy").title == "Entropy (nats)"
+    assert over_time(groups).unit == "milliseconds"
+    assert "milliseconds" in drawn(panel_named(panels, "return_over_time")).get_xlabel()
+    assert drawn(panel_named(panels, "phases")).get_xlabel() == "milliseconds per 1,000 environment steps"
     groups.append(group("b", copy_run(tmp_path / "b")))
-    assert drawn(panel_named(panels_of(groups[:1] * 2, time), "phases")).get_xlabel() == (
-        "milliseconds per 1,000 environment steps"
-    )
     returns = panel_named(document(compare(groups)).panels, "return_over_time")
     assert drawn(returns).get_ylabel() == RETURN_LABEL
     assert [theme.time_unit(seconds)[1] for seconds in (0.5, 100, 600, 10_000)] == [
@@ -123,13 +119,10 @@ def test_the_note_explains_only_what_is_drawn(tmp_path):
     assert "Bands" in lines_note([five]) and "Thin" not in lines_note([five])
 
 
-def test_pngs_over_steps_and_time_or_pdfs(tmp_path, capsys):
+def test_one_sheet_as_png_or_a_pdf_for_each_panel(tmp_path, capsys):
     run = copy_run(tmp_path / "a")
     assert main([str(run)]) == 0
-    assert {path.name for path in (run / "plots").iterdir()} == {
-        "curves_over_steps.png",
-        "curves_over_time.png",
-    }
+    assert [path.name for path in (run / "plots").iterdir()] == ["curves.png"]
     assert main([str(run), "--format", "pdf", "--output-dir", str(tmp_path / "pdf")]) == 0
     content = (tmp_path / "pdf" / "return_over_time.pdf").read_bytes()
     assert content.startswith(b"%PDF") and b"/Type3" not in content
@@ -141,8 +134,7 @@ def test_a_log_without_the_optional_columns(tmp_path):
     log = tmp_path / "metrics.jsonl"
     log.write_text('{"iteration": 1, "steps_global": 64, "loss": 1.0}\n')
     groups = group_seeds([load_run(log)])
-    for over in (OVER_STEPS, over_time(groups)):
-        theme.to_bytes(theme.sheet(panels_of(groups, over), title="", columns=3), "png")
+    theme.to_bytes(theme.sheet(panels_of(groups), title="", columns=3), "png")
 
 
 def test_a_constant_curve_has_readable_ticks():
@@ -165,7 +157,7 @@ def test_a_name_with_escape_sequences_is_printed_as_text(tmp_path, capsys, monke
     assert main(["--runs-dir", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
     assert "\x1b" not in printed and "\x07" not in printed
-    assert printed.count("\\x1b]0;owned\\x07[bold]") == 3, "the newest run, and the two files"
+    assert printed.count("\\x1b]0;owned\\x07[bold]") == 2, "the newest run, and the file"
 
 
 def test_a_link_in_a_downloaded_run_leads_nowhere(tmp_path):
@@ -180,7 +172,7 @@ def test_a_link_in_a_downloaded_run_leads_nowhere(tmp_path):
 
 
 def test_legends_are_inside_the_picture_and_off_the_curves(real_run):
-    panels = panels_of(group_seeds([load_run(real_run)]), OVER_STEPS)
+    panels = panels_of(group_seeds([load_run(real_run)]))
     figure = theme.sheet(panels, title="x", columns=3)
     theme.to_bytes(figure, "png")
     width, _ = figure.bbox.size
