@@ -2,12 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
-
-from parallel_ppo.settings.kinds import ALGORITHM_KINDS, NetworkKind, network_kind
-
-if TYPE_CHECKING:
-    from parallel_ppo.settings.schema import EnvSettings, Settings, TrainingSettings
+from typing import NamedTuple
 
 DEFAULT_SLICE = 8
 MAX_MICROBATCHES = 1 << 16
@@ -78,51 +73,8 @@ class Sizes(NamedTuple):
         return self.num_slices * sum(self.predictor_samples)
 
 
-def derive_sizes(settings: "Settings") -> Sizes:
-    env, training, curiosity = settings.env, settings.training, settings.curiosity
-    in_turn = ALGORITHM_KINDS[training.algorithm].in_turn
-    slice_envs = env.slice_envs or (1 if in_turn else _default_slice(env, training))
-    if training.num_actors is not None:
-        slice_envs = max(1, env.num_envs // training.num_actors)
-    num_slices, total = env.num_envs // slice_envs, env.num_envs * training.n_steps
-    samples = training.batch_size // num_slices
-    most = training.lane_samples or _kind(training.policy).default_microbatch or samples
-    count = min(-(-samples // max(most, 1)), MAX_MICROBATCHES)  # `rules.py` refuses more
-    microbatches = tuple(samples // count + (index < samples % count) for index in range(count))
-    return Sizes(
-        num_steps=training.n_steps,
-        num_envs=env.num_envs,
-        slice_envs=slice_envs,
-        num_slices=num_slices,
-        num_epochs=training.n_epochs,
-        num_minibatches=total // training.batch_size,
-        batch_size=training.batch_size,
-        slice_samples=samples,
-        microbatch_sizes=microbatches,
-        steps_per_iteration=total,
-        lag=training.lag,
-        num_actors=num_slices if in_turn else 0,
-        predictor_samples=(
-            predictor_samples(microbatches, curiosity.update_share) if curiosity.is_curious else ()
-        ),
-    )
-
-
-def _default_slice(env: "EnvSettings", training: "TrainingSettings") -> int:
-    """The network's default, if that many slices can share a minibatch evenly."""
-    chosen = largest_slice(env.num_envs, _kind(training.policy).default_slice)
-    if training.batch_size % (env.num_envs // chosen):
-        return largest_slice(env.num_envs)
-    return chosen
-
-
 def largest_slice(num_envs: int, most: int = DEFAULT_SLICE) -> int:
     return max(n for n in range(1, min(most, num_envs) + 1) if num_envs % n == 0)
-
-
-def _kind(policy: str) -> NetworkKind:
-    """Counts `auto` as a network for images; it is resolved before anything is collected."""
-    return network_kind("impala" if policy == "auto" else policy)
 
 
 def predictor_samples(microbatch_sizes: Sequence[int], share: float) -> tuple[int, ...]:
