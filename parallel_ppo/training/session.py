@@ -5,7 +5,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,16 +16,14 @@ import torch
 from parallel_ppo.cluster.cluster import Cluster
 from parallel_ppo.exits import (
     ExitCode,
-    InputError,
     Interrupted,
     RunError,
     StorageError,
 )
-from parallel_ppo.machine.placement import descriptor_need_error, memory_need_error
 from parallel_ppo.machine.signals import Signals
-from parallel_ppo.memory.shared import file_bytes, prefault_and_lock, saved_bytes, touched_bytes
+from parallel_ppo.memory.shared import prefault_and_lock
 from parallel_ppo.policies.actor import check_network
-from parallel_ppo.policies.parameters import LARGE, initialize, num_flat, sha256, views
+from parallel_ppo.policies.parameters import LARGE, initialize, num_flat
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.printable import count
 from parallel_ppo.records.display import Clock, Display, duration_text, make_log
@@ -34,73 +31,27 @@ from parallel_ppo.records.timeline import Phase, process_started
 from parallel_ppo.records.trace import Trace
 from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.kinds import is_own
-from parallel_ppo.settings.learning import learning_settings
-from parallel_ppo.settings.schema import SCHEDULE_ENDS, Settings
+from parallel_ppo.settings.schema import Settings
 from parallel_ppo.settings.yaml_files import to_yaml
 from parallel_ppo.storage import user_key
 from parallel_ppo.storage.files import open_to_append
-from parallel_ppo.training import checkpoint, ending, loop
+from parallel_ppo.training import ending, loop
 from parallel_ppo.training.arithmetic import arithmetic
 from parallel_ppo.training.budget import schedule_warnings
 from parallel_ppo.training.callbacks import Callback, Callbacks, named_callbacks
+from parallel_ppo.training.needs import check_resources
 from parallel_ppo.training.planning import Plan, check_addresses, share_host
 from parallel_ppo.training.recorder import Follower, Recorder
+from parallel_ppo.training.resuming import resumes
 from parallel_ppo.training.run import Run
 from parallel_ppo.training.state import TrainingState
-from parallel_ppo.version import ARITHMETIC
 from parallel_ppo.workers.fork_server import ForkServer
-from parallel_ppo.workers.memory import Memory, arrays_of
+from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import NOT_RESTORED, InlinePool, Pool
 from parallel_ppo.workers.process_pool import ProcessPool
 from parallel_ppo.workers.worker import Worker
 
-PROCESS_BYTES = 300_000_000  # roughly, of a worker, besides the shared memory
-NETWORK_BYTES = 8  # of a worker, for each parameter: packed weights, and the largest layer's gradient
-SNAPSHOT_BYTES = 24  # of the coordinator: parameters and moments at the start of this iteration and the next
 PROCESS_ADDRESSES = 500_000_000  # what a worker maps beyond what the coordinator does
-DESCRIPTORS_PER_WORKER = 4
-
-
-def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
-    """An error line if the disk has no room for the kept checkpoints and the one being written."""
-    settings, arrays = plan.settings, arrays_of(plan.settings, plan.spec, num_parameters)
-    need = saved_bytes(arrays) * (min(settings.logging.keep_checkpoints, 3) + 2)
-    place = plan.directory.checkpoints
-    while not place.exists():
-        place = place.parent
-    buffers = settings.hardware.buffer_directory
-    if buffers is not None and Path(buffers).stat().st_dev == place.stat().st_dev:
-        need += file_bytes(arrays, settings)
-    kept = [file for step in checkpoint.steps(plan.directory.checkpoints) for file in step.glob("*")]
-    free = shutil.disk_usage(place).free + sum(file.lstat().st_size for file in kept)  # older ones make room
-    if free >= need:
-        return None
-    return (
-        f"{plan.directory.checkpoints}: the run's checkpoints need {need:,} bytes of disk but {free:,} are"
-        " free: free some space, lower logging.keep_checkpoints, or give another --output-dir"
-    )
-
-
-def check_resources(plan: Plan, num_parameters: int) -> None:
-    workers = 0 if plan.inline else plan.placement.num_workers
-    shared = touched_bytes(arrays_of(plan.settings, plan.spec, num_parameters), plan.settings)
-    per_parameter = SNAPSHOT_BYTES + max(1, workers) * NETWORK_BYTES
-    need = shared + (workers + 1) * PROCESS_BYTES + num_parameters * per_parameter
-    for problem in (
-        memory_need_error(need, plan.machine, what_can_shrink(plan.settings)),
-        descriptor_need_error(64 + DESCRIPTORS_PER_WORKER * workers, plan.machine),
-        disk_need_error(plan, num_parameters),
-    ):
-        if problem is not None:
-            raise InputError(problem)
-
-
-def what_can_shrink(settings: Settings) -> str:
-    """The advice for a run that does not fit into memory."""
-    is_episodic = settings.curiosity.kind == "ngu"
-    return "fewer environments, steps or workers" + (
-        ", a smaller curiosity.ngu_memory" if is_episodic else ""
-    )
 
 
 def train(
@@ -195,7 +146,7 @@ def _load_state(run: Run) -> None:
     plan.directory.open()
     if plan.node.leads:
         user_key.prepare(display.note, display.warn)
-    if not (_should_resume(run) and _resume_if_possible(run)):
+    if not (resumes(run)):
         if len(state.parameters) > LARGE:
             display.note(
                 f"initializing {len(state.parameters):,} parameters and writing the first checkpoint..."
@@ -256,68 +207,6 @@ def _make_recorder(run: Run, callbacks: Callbacks) -> Recorder:
         return Recorder(run, _open_trace(run), callbacks)
     except OSError as error:
         raise StorageError(f"{run.plan.directory.root}: the logs cannot be written ({error})") from None
-
-
-def _should_resume(run: Run) -> bool:
-    """A node that does not lead reads its checkpoints only where they are newer than the first node's: with
-    a shared file system they never are.
-    """
-    plan = run.plan
-    saved = checkpoint.steps(plan.directory.checkpoints) if plan.resume else []
-    newest = run.cluster.values_of_all(checkpoint.num_steps(saved[0]) if saved else -1)
-    return plan.resume and (plan.node.leads or newest[plan.node.rank] > newest[0])
-
-
-def _resume_if_possible(run: Run) -> bool:
-    """On a node that does not lead a damaged checkpoint is no error: another node has one, or none does."""
-    try:
-        return _resume(run)
-    except InputError as problem:
-        if run.plan.node.leads:
-            raise
-        run.display.warn(str(problem))
-        return False
-
-
-def _resume(run: Run) -> bool:
-    """False when the run was ended before its first checkpoint: it starts again, and nothing is lost."""
-    plan, state, policy, display = run.plan, run.state, run.policy, run.display
-
-    def flat(weights: dict[str, np.ndarray]) -> torch.Tensor:
-        vector = torch.zeros(state.memory.policy_end)
-        for name, view in views(policy, vector).items():
-            view.copy_(torch.from_numpy(weights[name]))
-        return vector
-
-    shapes = {name: tuple(view.shape) for name, view in views(policy, state.parameters).items()}
-    expected = checkpoint.Expected(
-        state.snapshot(),
-        shapes,
-        {key: value for key, value in learning_settings(plan.settings).items() if key not in SCHEDULE_ENDS},
-        lambda weights: sha256(policy, flat(weights)),
-        state.memory.misfit,
-    )
-    found = checkpoint.newest(plan.directory.checkpoints, trust=plan.trust, expected=expected)
-    if found is None:
-        if plan.directory.has_begun:
-            raise InputError(f"{plan.directory.checkpoints}: holds no checkpoint; it was moved or deleted")
-        display.note(f"{plan.directory.root} has no checkpoint yet: starting from the beginning")
-        return False
-    path, snapshot, weights, refused = found
-    arithmetic_there = checkpoint.read_manifest(path).arithmetic
-    if arithmetic_there != ARITHMETIC:
-        display.warn(
-            f"{path.name} was saved with arithmetic {arithmetic_there}, this version has {ARITHMETIC}: bits differ"
-            " from here on from those that the earlier version would have learned"
-        )
-    for line in refused:
-        display.warn(f"{line}; {path.name} is used instead")
-    snapshot.arrays["parameters"] = flat(weights).numpy()
-    state.restore(snapshot)
-    display.note(f"resuming {plan.directory.root} from step {state.counters.env_steps:,}")
-    for key, (before, now) in plan.schedule_changes.items():
-        display.note(f"{key}: was {before} and is {now} from here on; what is learned changes with it")
-    return True
 
 
 def _already_done(run: Run) -> str | None:

@@ -34,8 +34,8 @@ from parallel_ppo.settings.yaml_files import to_yaml
 from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training import checkpoint
 from parallel_ppo.training.checkpoint import FILES, MANIFEST
+from parallel_ppo.training.needs import check_resources
 from parallel_ppo.training.planning import make_plan
-from parallel_ppo.training.session import check_resources
 from tests.conftest import ROOT
 from tests.faults.world import CARTPOLE, World
 

@@ -8,8 +8,8 @@ import pytest
 from parallel_ppo.exits import InputError
 from parallel_ppo.memory.shared import touched_bytes
 from parallel_ppo.settings.layers import load_settings
+from parallel_ppo.training.needs import PROCESS_BYTES, check_resources
 from parallel_ppo.training.planning import make_plan
-from parallel_ppo.training.session import PROCESS_BYTES, check_resources
 from parallel_ppo.workers.memory import arrays_of
 
 
