@@ -136,7 +136,12 @@ FLAGS = {
     "push": {"--skip-play": ""},
     "tune": {"--seconds": "5"},
     "tools/suite.py": {"--total-timesteps": "256", "--eval-episodes": "2", "--seeds": "1"},
-    "benchmarks/throughput.py": {"--against": "sequential", "--rounds": "1", "--iterations": "1", **SMALL},
+    "benchmarks/throughput.py": {
+        "--work": "W3",
+        "--against": "sequential",
+        "--rounds": "1",
+        "--iterations": "1",
+    },
     "benchmarks/scaling.py": {
         "--repeats": "1",
         "--total-iters": "3",

@@ -24,13 +24,13 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import parallel_ppo.venv  # noqa: E402, F401
-from parallel_ppo.arguments import Parser, number_list, positive, run  # noqa: E402
+from parallel_ppo.arguments import Parser, positive, run  # noqa: E402
 from parallel_ppo.exits import InputError  # noqa: E402
-from parallel_ppo.records.trace import read_events  # noqa: E402
 from parallel_ppo.settings.layers import load_settings  # noqa: E402
 from tools.network import Network, why_not  # noqa: E402
 
 EXAMPLE = "benchmarks/cluster.py --nodes 4 --rate 1000"
+CONFIG = ROOT / "config" / "ppo_cpu_cluster.yaml"
 PORT = 29517
 
 
@@ -55,7 +55,7 @@ def node(arguments: argparse.Namespace) -> None:
     flags = {"cluster.nnodes": arguments.nodes, "cluster.master_addr": arguments.address,
     "cluster.master_port": PORT,
              "training.policy": arguments.policy}  # fmt: skip
-    settings = load_settings(file=ROOT / "config" / "ppo_cpu_cluster.yaml", flags=flags)
+    settings = load_settings(file=CONFIG, flags=flags)
     place = nodes.Node(arguments.rank, arguments.nodes)
     plan = planning.make_plan(settings, kind="cluster", output=Path("unused"), node=place)
     joined = gloo.join(plan.settings, place, plan.machine, Signals(), lambda line: None)
@@ -92,18 +92,13 @@ def node(arguments: argparse.Namespace) -> None:
 # --- a training ---------------------------------------------------------------------------------------------
 
 
-def training(arguments: argparse.Namespace, lag: int, rank: int, address: str, directory: Path) -> list[str]:
-    name = "ppo_cpu_cluster" if arguments.algorithm == "ppo" else f"procgen_{arguments.algorithm}"
-    file = ROOT / "config" / f"{name}.yaml"
-    flags = {"training.policy": arguments.policy, "training.lag": lag}
-    steps = load_settings(file=file, flags=flags).sizes.steps_per_iteration * (arguments.iterations + 1)
-    trace = ["--trace"] if rank == 0 else []
-    return [sys.executable, str(ROOT / "train_ppo_distributed.py"), "--config", str(file), "--quiet",
-            "--policy", arguments.policy, "--set", f"training.lag={lag}",
-            "--nnodes", str(arguments.nodes), "--node-rank", str(rank), "--master-addr", address,
-            "--master-port", str(PORT), "--total-timesteps", str(steps),
-            "--set", f"cluster.reduction={arguments.reduction}", "--set", "logging.tensorboard=false",
-            "--output-dir", str(directory), *trace]  # fmt: skip
+def training(arguments: argparse.Namespace, rank: int, address: str, directory: Path) -> list[str]:
+    steps = load_settings(file=CONFIG, flags={}).sizes.steps_per_iteration * (arguments.iterations + 1)
+    chosen = [word for setting in arguments.set for word in ("--set", setting)]
+    return [sys.executable, str(ROOT / "train_ppo_distributed.py"), "--config", str(CONFIG), "--quiet",
+            "--policy", arguments.policy, "--nnodes", str(arguments.nodes), "--node-rank", str(rank),
+            "--master-addr", address, "--master-port", str(PORT), "--total-timesteps", str(steps),
+            "--set", "logging.tensorboard=false", *chosen, "--output-dir", str(directory)]  # fmt: skip
 
 
 def own_cores(rank: int, nodes: int) -> set[int]:
@@ -112,103 +107,52 @@ def own_cores(rank: int, nodes: int) -> set[int]:
     return set(cores[rank * len(cores) // nodes : (rank + 1) * len(cores) // nodes]) or set(cores)
 
 
-def idle_by_phase(trace: Path) -> dict[str, tuple[float, float]]:
-    """Seconds of each phase of the coordinator in an iteration, and the share of it in which workers had nothing
-    to do. Without the first iteration, and the last, which may not be complete.
-    """
-    events = [event for event in read_events(trace) if event["ph"] == "X"]
-    tasks = [event for event in events if event.get("cat") == "task"]
-    workers = {event["tid"] for event in tasks}
-    phases = [event for event in events if event["tid"] == 0]
-    _, first, *_, last = [event["ts"] for event in phases if event["name"] == "collect"]
-    found: dict[str, list[tuple[float, float]]] = {}
-    for phase in phases:
-        began, ended = phase["ts"], phase["ts"] + phase["dur"]
-        if first <= began < last:
-            busy = 0.0
-            for worker in workers:
-                until = began
-                for task in sorted(
-                    (task for task in tasks if task["tid"] == worker), key=lambda task: task["ts"]
-                ):
-                    end = min(ended, task["ts"] + task["dur"])
-                    busy += max(0.0, end - max(until, task["ts"]))
-                    until = max(until, end)
-            found.setdefault(phase["name"], []).append((ended - began, (ended - began) * len(workers) - busy))
-    iterations = sum(first <= event["ts"] < last and event["name"] == "collect" for event in phases)
-    return {
-        name: (sum(total for total, _ in spans) / 1e6 / iterations,
-               sum(idle for _, idle in spans) / (sum(total for total, _ in spans) * len(workers)))
-        for name, spans in found.items()
-    }  # fmt: skip
-
-
-def report(arguments: argparse.Namespace, lag: int, directory: Path) -> None:
+def report(arguments: argparse.Namespace, directory: Path) -> None:
     """Without the first iteration, which warms up."""
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()][1:]
-    seconds = sum(record["t_iter"] for record in records)
-    result = {"nodes": arguments.nodes, "algorithm": arguments.algorithm, "lag": lag,
-              "policy": arguments.policy, "reduction": arguments.reduction, "rate_mbit": arguments.rate,
-              "t_iter": [round(record["t_iter"], 3) for record in records]}  # fmt: skip
-    for name in ("t_sync_wait", "t_sync_transfer"):
-        result[name] = [round(record[name], 3) for record in records]
-        result[f"{name}_percent"] = round(100 * sum(result[name]) / seconds, 2)
-    for name, (seconds, idle) in idle_by_phase(directory / "trace-1.json").items():
-        if name in ("collect", "gradients", "gather", "exchange"):
-            result[f"{name}_seconds"] = round(seconds, 3)
-            result[f"{name}_workers_idle_percent"] = round(100 * idle, 1)
+    total = sum(record["t_iter"] for record in records)
+    result = {"nodes": arguments.nodes, "policy": arguments.policy, "settings": arguments.set,
+              "rate_mbit": arguments.rate}  # fmt: skip
+    for name in ("t_iter", "t_sync_wait", "t_sync_transfer"):
+        seconds = [round(record[name], 3) for record in records]
+        result |= {name: seconds, f"{name}_percent": round(100 * sum(seconds) / total, 2)}
+    for name in ("idle_collect", "idle_update"):
+        result[name] = round(statistics.mean(record[name] for record in records), 3)
     print(json.dumps(result), flush=True)
 
 
 def main() -> int:
-    parser = Parser(description=str(__doc__), examples=[EXAMPLE], quiet=False)
-    parser.add_argument("--nodes", type=positive, default=2, help="how many (default: %(default)s)")
-    parser.add_argument("--policy", default="impala", choices=["impala", "nature"])
-    parser.add_argument("--rounds", type=positive, default=20, help="default: %(default)s")
-    parser.add_argument("--rate", type=float, help="of each node's link, Mbit/s")
-    parser.add_argument(
-        "--iterations", type=positive, metavar="N", help="train for N iterations, after one that warms up"
-    )
-    parser.add_argument(
-        "--reduction",
-        choices=["tree", "gloo"],
-        default="tree",
-        help="of that training (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--algorithm", choices=["ppo", "impala", "appo"], default="ppo", help="of that training"
-    )
-    parser.add_argument(
-        "--lags",
-        metavar="N,..",
-        default="0",
-        help="one training for each lag, in turn (default: %(default)s)",
-    )
-    parser.add_argument("--repeats", type=positive, default=1, help="of those trainings, interleaved")
-    parser.add_argument("--output-dir", type=Path, metavar="DIR", help="keep the trainings and their traces")
-    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--address", default="127.0.0.1", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    arguments = build_parser().parse_args()
     if arguments.rank is not None:
         node(arguments)
         return 0
     if arguments.rate is not None and (problem := why_not()):
         raise InputError(f"--rate: {problem}")
-    lags = number_list(arguments.lags, flag="--lags", kind=int)
     with contextlib.ExitStack() as stack:
-        kept = arguments.output_dir or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         network = None
         if arguments.rate is not None:
             network = stack.enter_context(Network(arguments.nodes, arguments.rate))
         if not arguments.iterations:
             return measure(arguments, network, exchange_command)
-        for number, lag in enumerate(lags * arguments.repeats):
-            directory = kept / f"{arguments.algorithm}-lag-{lag}-{number + 1}"
-            code = measure(arguments, network, partial(training, arguments, lag, directory=directory))
-            if code:
-                return code
-            report(arguments, lag, directory)
-    return 0
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "run"
+        code = measure(arguments, network, partial(training, arguments, directory=directory))
+        if code == 0:
+            report(arguments, directory)
+        return code
+
+
+def build_parser() -> Parser:
+    parser = Parser(description=str(__doc__), examples=[EXAMPLE], quiet=False)
+    add = parser.add_argument
+    add("--nodes", type=positive, default=2, metavar="N", help="how many (default: %(default)s)")
+    add("--policy", default="impala", choices=["impala", "nature"])
+    add("--rounds", type=positive, default=20, metavar="N", help="default: %(default)s")
+    add("--rate", type=float, metavar="MBIT", help="of each node's link, Mbit/s")
+    add("--iterations", type=positive, metavar="N", help="train for N iterations, after one that warms up")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of that training")
+    add("--rank", type=int, help=argparse.SUPPRESS)
+    add("--address", default="127.0.0.1", help=argparse.SUPPRESS)
+    return parser
 
 
 def exchange_command(*, rank: int, address: str) -> list[str]:

@@ -138,21 +138,21 @@ PEER_NAMES = {
 FORMS = f"sequential, commit:REVISION, commit:FOLDER, ours:KEY=VALUE, {', '.join(PEER_NAMES)}"
 
 
-def find(name: str, settings: tuple[str, ...], stack: contextlib.ExitStack) -> Contender:
+def find(name: str, stack: contextlib.ExitStack) -> Contender:
     """The contender of this name; a commit is checked out for as long as `stack` is open."""
     kind, _, detail = name.partition(":")
     if name == "ours":
-        return Ours(settings)
+        return Ours()
     if name == "sequential":
-        return Ours(settings, script="train_timed.py")
+        return Ours(script="train_timed.py")
     if name in PEER_NAMES:
         return PEER_NAMES[name]
     if kind == "ours" and "=" in detail:
-        return Ours((*settings, *detail.split("+")))
+        return Ours(tuple(detail.split("+")))
     if kind == "commit" and detail:
         if not (Path(detail) / "train_parallel_timed.py").is_file() and not is_commit(detail):
             raise InputError(f"--against {name}: expected a commit of this repository or a checkout's folder")
-        return Ours(settings, project=stack.enter_context(checkout(detail)))
+        return Ours(project=stack.enter_context(checkout(detail)))
     raise InputError(f"--against {name}: unknown contender; expected {FORMS}")
 
 

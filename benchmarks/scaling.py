@@ -20,7 +20,7 @@ from rich.console import Console
 
 from parallel_ppo.arguments import Parser, next_free, number_from, number_list, positive, run
 from parallel_ppo.child import command
-from parallel_ppo.commands.training_flags import shipped_config
+from parallel_ppo.commands.training_flags import flag_values, shipped_config
 from parallel_ppo.envs.families import probe
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.iteration_model import Iteration, Pieces, from_records, limited_by
@@ -90,11 +90,10 @@ def build_parser() -> Parser:
         ("--warmup-iters", number_from(0), 2, "iterations left out at the start"),
         ("--rollout-steps", positive, 128, "steps per environment"),
         ("--num-envs", positive, 32, "environments in total"),
-        ("--epochs", positive, 4, "epochs"),
-        ("--minibatches", positive, 4, "minibatches per epoch"),
-        ("--seed", number_from(0), 1, "seed of every run"),
     ):
         add(flag, type=kind, default=default, metavar="N", help=f"{what} (default: {default})")
+    add("--set", action="append", default=[], metavar="KEY=VALUE",
+        help="any other setting (default: 4 epochs of 4 minibatches, seed 1)")  # fmt: skip
     add("--trace", action="store_true",
         help="trace 1 worker and all cores, for benchmarks/iteration_simulation.py")  # fmt: skip
     return parser
@@ -114,19 +113,16 @@ def checked_sizes(flags: argparse.Namespace) -> list[int]:
 def checked_settings(flags: argparse.Namespace) -> Settings:
     """The settings of every run, checked before a folder is made."""
     samples = flags.num_envs * flags.rollout_steps
-    if samples % flags.minibatches:
-        raise InputError(
-            f"--minibatches {flags.minibatches}: does not divide {flags.num_envs} x {flags.rollout_steps}"
-        )
     given = {
         "env.id": flags.env_id,
         "env.num_envs": flags.num_envs,
         "training.n_steps": flags.rollout_steps,
-        "training.batch_size": samples // flags.minibatches,
-        "training.n_epochs": flags.epochs,
+        "training.batch_size": samples // 4,
+        "training.n_epochs": 4,
         "training.total_timesteps": samples * flags.total_iters,
         "training.policy": flags.policy,
-        "training.seed": flags.seed,
+        "training.seed": 1,
+        **flag_values(flags),
     }
     settings = load_settings(file=shipped_config(flags.env_id, "parallel"), flags=given)
     return resolve_policy(settings.changed("training", duration=None), probe(settings))

@@ -7,8 +7,6 @@ slow minute of the machine affects both.
 
 import argparse
 import contextlib
-import csv
-import io
 import json
 import os
 import platform
@@ -30,6 +28,7 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.reports.command_line import new_directory
+from parallel_ppo.reports.document import to_csv
 from parallel_ppo.storage.files import write_atomically
 from parallel_ppo.storage.run_directory import git_commit
 
@@ -38,13 +37,6 @@ EXAMPLES = (
     "benchmarks/throughput.py --work W1,W3 --against commit:HEAD~1 --rounds 5",
     "benchmarks/throughput.py --work W2 --against ours:curiosity.kind=rnd,sequential",
 )
-SHAPE = {
-    "num_envs": "--num-envs",
-    "num_steps": "--n-steps",
-    "epochs": "--n-epochs",
-    "batch_size": "--batch-size",
-    "iterations": "--iterations",
-}
 Row = dict[str, Any]  # one run: work, contender, round, steps_per_second, ...
 
 
@@ -56,30 +48,27 @@ def build_parser() -> Parser:
     add("--rounds", type=positive, default=3, metavar="N", help="default: %(default)s")
     add("--warmup", type=number_from(0), default=1, metavar="N",
         help="iterations of each run that are left out (default: %(default)s)")  # fmt: skip
-    add("--set", action="append", default=[], metavar="KEY=VALUE",
-        help="a setting for this project's contenders")  # fmt: skip
+    add("--iterations", type=positive, metavar="N", help="measured in a run (default: the work's own)")
     add(
         "--timeout", type=positive, default=1800, metavar="SECONDS", help="for one run (default: %(default)s)"
     )
     add("--output-dir", type=Path, metavar="DIR",
         help="for the raw numbers as JSON and CSV, and the picture (default: the next free"
         " benchmarks/results/throughput-N)")  # fmt: skip
-    for field, flag in SHAPE.items():
-        add(flag, dest=field, type=positive, metavar="N", help="instead of the work's own")
     return parser
 
 
 def main() -> int:
     arguments = build_parser().parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # contenders must not outlive this process
-    works = {name: _changed(name, arguments) for name in arguments.work.split(",")}
+    works = {name: _work(name, arguments.iterations) for name in arguments.work.split(",")}
     names = ["ours", *(name for name in arguments.against.split(",") if name not in ("", "ours"))]
     machine = read_machine()
     with contextlib.ExitStack() as stack:
-        contenders = {name: find(name, tuple(arguments.set), stack) for name in names}
+        contenders = {name: find(name, stack) for name in names}
         default = next_free(f"{ROOT}/benchmarks/results/throughput-{{}}")
         directory = new_directory(arguments.output_dir or default)
-        facts = _facts(machine, works, contenders, arguments)
+        facts = _facts(machine, works, contenders, arguments.warmup)
         rows: list[Row] = []
         problem = ""
         try:
@@ -105,11 +94,10 @@ def main() -> int:
     return 0
 
 
-def _changed(name: str, arguments: argparse.Namespace) -> Work:
+def _work(name: str, iterations: int | None) -> Work:
     if name not in WORKS:
         raise InputError(f"--work {name}: expected {', '.join(WORKS)}")
-    given = {field: value for field in SHAPE if (value := getattr(arguments, field)) is not None}
-    return WORKS[name]._replace(**given)
+    return WORKS[name]._replace(iterations=iterations or WORKS[name].iterations)
 
 
 def _measure(
@@ -160,14 +148,13 @@ def rotated(names: list[str], number: int) -> list[str]:
 
 
 def _facts(
-    machine: Machine, works: dict[str, Work], contenders: dict[str, Contender], arguments: argparse.Namespace
+    machine: Machine, works: dict[str, Work], contenders: dict[str, Contender], warmup: int
 ) -> dict[str, Any]:
     """The conditions, without a host's name."""
     return {
         "works": {name: work._asdict() | {"description": work.description} for name, work in works.items()},
-        "settings": arguments.set,
         "unavailable": {},
-        "warmup": arguments.warmup,
+        "warmup": warmup,
         "machine": {
             "cpu_model": machine.cpu_model,
             "cpus": len(machine.cores),
@@ -235,12 +222,8 @@ def write(directory: Path, facts: dict[str, Any], rows: list[Row]) -> list[Path]
     data = json.dumps(facts | {"runs": rows}, indent=1) + "\n"
     paths = [directory / f"throughput.{ending}" for ending in ("json", "csv", "png")]
     write_atomically(paths[0], data.encode())
-    table = io.StringIO()
-    columns = [name for name in rows[0] if name != "iteration_seconds"]
-    writer = csv.DictWriter(table, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    write_atomically(paths[1], table.getvalue().encode())
+    table = [{name: row[name] for name in row if name != "iteration_seconds"} for row in rows]
+    write_atomically(paths[1], to_csv(table).encode())
     draw(paths[2], facts, rows)
     return paths
 

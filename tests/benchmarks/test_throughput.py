@@ -20,7 +20,7 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.machine.resources import read_machine
 from tests.conftest import ROOT
 
-NO_ARGUMENTS = argparse.Namespace(rounds=2, warmup=1, timeout=1.0, set=[])
+NO_ARGUMENTS = argparse.Namespace(rounds=2, warmup=1, timeout=1.0)
 
 
 class MadeUp:
@@ -67,7 +67,7 @@ def test_a_work_that_cannot_run_loses_no_other(
             self.problem = None if work.env == "CartPole-v1" else "no mujoco"
             return super().measure(work, **more)
 
-    monkeypatch.setattr(throughput, "find", lambda name, settings, stack: OnlyCartPole(1.0))
+    monkeypatch.setattr(throughput, "find", lambda name, stack: OnlyCartPole(1.0))
     command = ["throughput.py", "--work", "W3,W6", "--against", "sb3", "--output-dir", str(tmp_path / "out")]
     monkeypatch.setattr(sys, "argv", command)
     assert throughput.main() == 0
@@ -112,7 +112,7 @@ def test_versions_are_compared_by_their_bits_too() -> None:
 def test_raw_numbers_are_written_without_a_host_name(tmp_path: Path) -> None:
     rows = [row("ours", 1, 300), row("sb3", 1, 100)]
     found: dict[str, Any] = {"ours": MadeUp(1.0), "sb3": MadeUp(1.0)}
-    facts = throughput._facts(read_machine(), {"W1": WORKS["W1"]}, found, NO_ARGUMENTS)
+    facts = throughput._facts(read_machine(), {"W1": WORKS["W1"]}, found, 1)
     raw, table, picture = throughput.write(tmp_path, facts, rows)
     assert json.loads(raw.read_text())["runs"] == rows
     assert [line["steps_per_second"] for line in csv.DictReader(table.open())] == ["300", "100"]
@@ -120,15 +120,15 @@ def test_raw_numbers_are_written_without_a_host_name(tmp_path: Path) -> None:
     assert os.uname().nodename not in raw.read_text()
 
 
-def found(name: str, *settings: str) -> Any:
+def found(name: str) -> Any:
     with contextlib.ExitStack() as stack:
-        return contenders.find(name, settings, stack)
+        return contenders.find(name, stack)
 
 
 def test_contenders_by_their_names() -> None:
-    assert found("ours:a.b=1+c.d=2", "e.f=3").settings == ("e.f=3", "a.b=1", "c.d=2")
+    assert found("ours:a.b=1+c.d=2").settings == ("a.b=1", "c.d=2")
     assert found("sequential").script == "train_timed.py"
-    assert found(f"commit:{ROOT}", "e.f=3") == Ours(("e.f=3",), project=ROOT)
+    assert found(f"commit:{ROOT}") == Ours(project=ROOT)
     for name in ("sb4", "commit:", "ours:fast"):
         with pytest.raises(InputError, match="unknown contender; expected sequential, commit:REVISION"):
             found(name)
@@ -140,7 +140,7 @@ def test_a_commit_is_checked_out_while_it_is_measured() -> None:
     if not contenders.is_commit("HEAD"):
         pytest.skip("no git history")
     with contextlib.ExitStack() as stack:
-        other = contenders.find("commit:HEAD", (), stack)
+        other = contenders.find("commit:HEAD", stack)
         assert isinstance(other, Ours) and other.project != ROOT
         assert (other.project / "train_parallel_timed.py").is_file()
     assert not other.project.exists()
@@ -153,8 +153,7 @@ def test_every_peer_has_its_adaptor_and_requirements() -> None:
 
 
 def test_a_refused_benchmark_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for wrong in (("--against", "sb4"), ("--work", "W9"), ("--against", "", "--work", "W3", "--batch-size",
-                                                            "100")):  # fmt: skip
+    for wrong in (("--against", "sb4"), ("--work", "W9")):
         monkeypatch.setattr(sys, "argv", ["throughput.py", *wrong, "--output-dir", str(tmp_path / "out")])
         with pytest.raises(InputError):
             throughput.main()

@@ -20,7 +20,7 @@ from parallel_ppo.records.timeline import (
     process_started,
     seconds_alone,
 )
-from parallel_ppo.records.trace import Trace
+from parallel_ppo.records.trace import Trace, read_events
 from parallel_ppo.training import planning, session
 from parallel_ppo.workers.tasks import COLLECT, GRADIENT, Microbatch, Span, Task
 
@@ -87,10 +87,6 @@ def test_phase_shares_are_one_in_sum() -> None:
 
 
 # --- the file -----------------------------------------------------------------------------------------------
-
-
-def read_events(path: Path) -> list[dict]:
-    return json.loads(path.read_text())["traceEvents"]
 
 
 def make_trace(path: Path, warnings: list[str], **options: int) -> Trace:
@@ -200,3 +196,20 @@ def assert_nested(events: list[dict]) -> None:
             end = event["ts"] + event["dur"]
             assert not open_until or end <= open_until[-1] + 50, event  # microseconds
             open_until.append(end)
+
+
+def test_a_file_that_is_no_trace_is_refused_in_one_line(tmp_path: Path) -> None:
+    other = tmp_path / "other.json"
+    for text in (
+        "{}",
+        "[1]",
+        "[" * 90_000,
+        '{"traceEvents": [{"ph": "X", "tid": 1, "name": "x", "ts": "soon"}]}',
+    ):
+        other.write_text(text)
+        with pytest.raises(InputError, match=r"other\.json: expected the file of a run with --trace"):
+            read_events(other)
+    other.unlink()
+    os.mkfifo(other)
+    with pytest.raises(InputError, match="expected the file of a run"):
+        read_events(other)

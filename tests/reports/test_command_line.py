@@ -54,7 +54,7 @@ def test_help_has_an_example_that_names_the_command(command, call):
         (["plot_results.py", "--log-file", "nowhere.jsonl"], "no nowhere.jsonl"),
         (["benchmarks/scaling.py", "--world-sizes", "1,two"], "expected whole numbers"),
         (["benchmarks/scaling.py", "--world-sizes", "0,1"], "from 1 on"),
-        (["benchmarks/scaling.py", "--minibatches", "3"], "does not divide 32 x 128"),
+        (["benchmarks/scaling.py", "--set", "training.batch_size=3"], "training.batch_size"),
         (["benchmarks/scaling.py", "--warmup-iters", "12"], "--warmup-iters 12"),
         (["tools/suite.py"], "--games: is missing"),
         (
