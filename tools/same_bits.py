@@ -32,56 +32,24 @@ sys.path.insert(0, str(ROOT))
 
 import parallel_ppo.venv  # noqa: E402, F401
 from parallel_ppo.arguments import Parser, guarded, number_from  # noqa: E402
+from parallel_ppo.settings.kinds import AUGMENTATION_KINDS  # noqa: E402
 
 EXAMPLE = "tools/same_bits.py --before HEAD~1 --only curiosity"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "parallel_ppo" / "same_bits"
 PATIENCE = 900.0  # seconds for one training
 # Columns that may differ between equal runs: neither version's own list, so that no version decides what
 # is compared.
-TIMING = frozenset(
-    [
-        "fps",
-        "fps_mean",
-        "rollout_fps",
-        "t_iter",
-        "t_rollout",
-        "t_learn",
-        "t_sync",
-        "t_sync_wait",
-        "t_sync_transfer",
-        "slowest_node",
-        "nodes",
-        "t_coordinator",
-        "t_eval",
-        "wall_time",
-        "cpu_percent",
-        "cpu_wait_percent",
-        "cpu_steal_percent",
-        "rss_mb",
-        "num_workers",
-        "world_size",
-        "idle_share",
-        "idle_collect",
-        "idle_collect_worst",
-        "idle_update",
-        "idle_update_worst",
-        "idle_workers",
-        "share_collect",
-        "share_gradients",
-        "share_reduce",
-        "share_exchange",
-        "share_coordinator",
-    ]
-)
+TIMING = frozenset([
+    "fps", "fps_mean", "rollout_fps", "t_iter", "t_rollout", "t_learn", "t_sync", "t_sync_wait",
+    "t_sync_transfer", "slowest_node", "nodes", "t_coordinator", "t_eval", "wall_time",
+    "cpu_percent", "cpu_wait_percent", "cpu_steal_percent", "rss_mb", "num_workers", "world_size",
+    "idle_share", "idle_collect", "idle_collect_worst", "idle_update", "idle_update_worst",
+    "idle_workers", "share_collect", "share_gradients", "share_reduce", "share_exchange",
+    "share_coordinator",
+])  # fmt: skip
 
-TWO, SEQUENTIAL, ONE, THREE, NODES, RESUMED = (
-    "2 workers",
-    "sequential",
-    "1 worker",
-    "3 workers",
-    "2 nodes",
-    "resumed",
-)
+TWO, ONE, THREE = "2 workers", "1 worker", "3 workers"
+SEQUENTIAL, NODES, RESUMED = "sequential", "2 nodes", "resumed"
 
 
 class Case(NamedTuple):
@@ -253,16 +221,6 @@ CURIOSITY = {
     "curiosity ngu on small images": case(*SMALL_FRAMES, *curious("ngu"), ways=(ONE,), steps=512),
 }
 LEVELS = flags(env__level_sampler="plr", env__num_levels=6)
-AUGMENTATIONS = [
-    "crop",
-    "color_jitter",
-    "cutout",
-    "cutout_color",
-    "grayscale",
-    "flip",
-    "rotate",
-    "random_conv",
-]
 GENERALIZATION = {
     "PLR": case(*procgen("starpilot"), *LEVELS, ways=(SEQUENTIAL, NODES, RESUMED), steps=2048),
     "PLR with DrAC and a lag": case(
@@ -279,7 +237,7 @@ GENERALIZATION = {
             ways=((RESUMED,), (THREE,), (NODES,), (SEQUENTIAL,))[index % 4],
             steps=512,
         )
-        for index, name in enumerate(AUGMENTATIONS)
+        for index, name in enumerate(AUGMENTATION_KINDS)
     },
 }
 CASES: dict[str, Case] = NETWORKS | ENVIRONMENTS | ALGORITHMS | CURIOSITY | GENERALIZATION

@@ -30,17 +30,10 @@ def part_report(episodes: Sequence[Played], env: EnvSettings, part: str) -> Repo
         "num_levels": number or None,
         "return": {
             "mean": _plain(mean),
-            "median": _plain(statistics.bootstrap(returns, _median)),
-            "iqm": _plain(statistics.bootstrap(returns, statistics.iqm)),
             "min": float(returns.min()),
             "max": float(returns.max()),
         },
-        "length": {
-            "mean": _plain(statistics.bootstrap(lengths)),
-            "median": float(np.median(lengths)),
-            "min": int(lengths.min()),
-            "max": int(lengths.max()),
-        },
+        "length": {"mean": _plain(statistics.bootstrap(lengths))},
         "success_rate": _plain(success_rate(episodes)) if family_of(env.id).HAS_LEVELS else None,
         "normalised_score": _normalized(mean, env),
         "unfinished": int(sum(episode.cut for episode in episodes)),
@@ -84,10 +77,6 @@ def difference(above: np.ndarray, below: np.ndarray, *, seed: int = 0) -> Estima
     return Estimate(value, *statistics.interval(samples[0] - samples[1]))
 
 
-def _median(values: np.ndarray) -> float:
-    return float(np.median(values))
-
-
 def _score(value: float, env: EnvSettings) -> float:
     score = normalized_score(env.id, value, distribution_mode=env.distribution_mode)
     assert score is not None
@@ -127,12 +116,9 @@ def table(report: Report) -> Table:
         grid.add_column("gap", justify="right")
     rows = [
         ("return, mean", _mean_return, "return", ".2f"),
-        ("return, median", lambda part: _text(part["return"]["median"]), None, ""),
-        ("return, IQM", lambda part: _text(part["return"]["iqm"]), None, ""),
         ("normalized score", lambda part: _text(part["normalised_score"], ".3f"), "normalised_score", ".3f"),
         ("success rate", lambda part: _text(part["success_rate"], ".0%"), "success_rate", ".0%"),
         ("length, mean", lambda part: _text(part["length"]["mean"], ".0f"), None, ""),
-        ("length, range", lambda part: f"{part['length']['min']} - {part['length']['max']}", None, ""),
         ("unfinished", lambda part: str(part["unfinished"]) if part["unfinished"] else "", None, ""),
         ("levels", _levels, None, ""),
     ]

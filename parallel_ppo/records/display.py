@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, NamedTuple, Protocol
 
-from rich.console import Console, Group
+from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
@@ -21,7 +21,6 @@ from parallel_ppo.storage.files import open_to_append
 FIRST_LINE_AFTER = 10.0  # seconds, where there is no terminal
 LINE_INTERVAL = 60.0
 WIDE = 120  # columns from which details are shown without --verbose
-MOST_NODES = 8
 
 
 class Clock(NamedTuple):
@@ -173,23 +172,6 @@ def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def node_lines(record: Record, most: int = MOST_NODES) -> list[Text]:
-    """One line for each node: where its time went, and whether the others wait for it."""
-    lines = []
-    for report in record.get("nodes", [])[:most]:
-        is_slowest = report["name"] == record["slowest_node"]
-        lines.append(Text.assemble(
-            ("node ", "dim"), (printable(report["name"]), "bold yellow" if is_slowest else "bold"),
-            ("  collect ", "dim"), f"{report['t_rollout']:.1f}s",
-            ("  update ", "dim"), f"{report['t_learn']:.1f}s",
-            ("  waited ", "dim"), f"{report['t_wait']:.1f}s",
-            ("  transfer ", "dim"), f"{report['t_transfer']:.1f}s",
-            ("  the others wait for it" if is_slowest else "", "yellow"),
-        ))  # fmt: skip
-    hidden = len(record.get("nodes", [])) - most
-    return lines + ([Text(f"and {hidden} more nodes", style="dim")] if hidden > 0 else [])
-
-
 # --- where it is shown --------------------------------------------------------------------------------------
 
 
@@ -256,7 +238,7 @@ def _print(line: str, file: IO[str] | None) -> None:
 
 
 class LiveDisplay(StatusDisplay):
-    """One line, redrawn twice a second. With several nodes and --verbose, a line for each node."""
+    """One line, redrawn twice a second."""
 
     def __init__(self, console: Console, verbose: bool = False) -> None:
         super().__init__(verbose)
@@ -283,12 +265,11 @@ class LiveDisplay(StatusDisplay):
     def close(self) -> None:
         self.live.stop()
 
-    def _render(self) -> Group:
+    def _render(self) -> Text:
         line = Text(no_wrap=True, overflow="crop")
         for number, item in enumerate(self.status.fitted(self.console.width)):
             line.append("  " if number else "")
             line.append(f"{item.label} " if item.label else "", style="dim")
             line.append(printable(item.value), style="bold green" if item.label == "return" else "bold")
             line.append(f" {item.unit}" if item.unit else "", style="dim")
-        nodes = self.status.verbose and self.status.record
-        return Group(line, *(node_lines(nodes) if nodes else []))
+        return line

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -51,22 +50,20 @@ def interval(samples: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def bootstrap(
-    values: Sequence[float] | np.ndarray, statistic: Callable[[np.ndarray], Any] = np.mean, *, seed: int = 0
-) -> Estimate:
-    """`statistic` of the finite values, with its bootstrap interval. Equal values have none: all their
-    resamples are the same.
+def bootstrap(values: Sequence[float] | np.ndarray, *, seed: int = 0) -> Estimate:
+    """The mean of the finite values, with its interval. Equal values have none: all their resamples are
+    the same.
     """
     finite = np.asarray(values, dtype=float)
     finite = finite[np.isfinite(finite)]
     if finite.size == 0:
         return Estimate(float("nan"))
-    value = float(statistic(finite))
+    value = float(finite.mean())
     if finite.min() == finite.max():
         return Estimate(value)
     generator = np.random.default_rng(seed)
     picks = generator.integers(0, finite.size, size=(RESAMPLES, finite.size))
-    return Estimate(value, *interval(np.array([statistic(finite[pick]) for pick in picks])))
+    return Estimate(value, *interval(np.array([finite[pick].mean() for pick in picks])))
 
 
 def over_seeds(values: Sequence[float]) -> SeedEstimate:

@@ -27,16 +27,8 @@ def test_the_json_is_the_same_for_any_number_of_workers(cartpole: Path, tmp_path
     texts = []
     for workers in ("1", "2"):
         output = tmp_path / workers / "result.json"
-        arguments = [
-            "--checkpoint",
-            str(cartpole),
-            "--num-episodes",
-            "20",
-            "--num-workers",
-            workers,
-            "--quiet",
-        ]
-        assert evaluate([*arguments, "--output", str(output)]) == 0
+        arguments = ["--checkpoint", str(cartpole), "--num-episodes", "20", "--num-workers", workers]
+        assert evaluate([*arguments, "--quiet", "--output", str(output)]) == 0
         texts.append(output.read_bytes())
     assert texts[0] == texts[1]
     report = json.loads(texts[0])
@@ -44,7 +36,7 @@ def test_the_json_is_the_same_for_any_number_of_workers(cartpole: Path, tmp_path
     returns = [episode["return"] for episode in part["episodes"]]
     assert len(returns) == 20 and np.isclose(part["return"]["mean"]["value"], np.mean(returns))
     assert part["return"]["mean"]["low"] < np.mean(returns) < part["return"]["mean"]["high"]
-    assert part["success_rate"] is None and report["gap"] is None and part["length"]["min"] >= 8
+    assert part["success_rate"] is None and report["gap"] is None
     assert len(set(returns)) > 3, "the slots play different episodes"
 
 
@@ -75,9 +67,9 @@ def test_train_and_test_levels_side_by_side(tmp_path: Path, capsys: pytest.Captu
 def test_figures() -> None:
     settings = small_settings("coinrun", "nature", env__num_levels=5).env
     part = reports.part_report(played(0, 10, 10, 10, 0, 10, 10, 10), settings, "train")
-    assert part["return"]["mean"]["value"] == 7.5 and part["return"]["median"]["value"] == 10
+    assert part["return"]["mean"]["value"] == 7.5
     assert part["normalised_score"]["value"] == pytest.approx(0.5)
-    assert part["success_rate"]["value"] == 1 and part["length"]["max"] == 17
+    assert part["success_rate"]["value"] == 1
     gap = reports.gap_report(played(10, 10, 10), played(0, 0, 10, complete=0.0), settings)
     assert gap["return"]["value"] == pytest.approx(20 / 3)
     assert gap["normalised_score"]["value"] == pytest.approx(4 / 3)
