@@ -13,10 +13,15 @@ def sample_order(*, seed: int, slice_index: int, iteration: int, epoch: int, num
     return generator(seed, "minibatch", slice_index, iteration, epoch).permutation(num_samples)
 
 
-def rollout_rows(order: np.ndarray, *, slice_index: int, slice_envs: int, num_envs: int) -> np.ndarray:
-    """Samples of a slice (step-major) -> rows of the rollout viewed as [T * E, ...]."""
-    step, env = np.divmod(order, slice_envs)
-    return step * num_envs + slice_index * slice_envs + env
+def rollout_rows(
+    order: np.ndarray, *, slice_index: int, slice_envs: int, num_envs: int, length: int = 1
+) -> np.ndarray:
+    """Sequences of a slice (step-major) -> rows of the rollout viewed as [T * E, ...], sequence by sequence. A
+    sequence is `length` steps of one environment; where it is 1, a sample.
+    """
+    sequence, env = np.divmod(order, slice_envs)
+    step = sequence[:, None] * length + np.arange(length)
+    return (step * num_envs + (slice_index * slice_envs + env)[:, None]).reshape(-1)
 
 
 def plain_sum(numbers: Iterable[float]) -> float:

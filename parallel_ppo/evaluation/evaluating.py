@@ -29,6 +29,7 @@ def play_on_workers(
     """On a pool with the smallest possible rollout, which only evaluates."""
     settings = policy.settings.changed("env", num_envs=SLOTS, slice_envs=SLOTS)
     settings = settings.changed("training", n_steps=1, batch_size=SLOTS, lane_samples=None)
+    settings = settings.changed("recurrence", sequence_length=None)
     settings = settings.changed("parallel", max_restarts=2, hang_timeout=PATIENCE)
     total = len(level_sets) * settings.evaluation.num_episodes
     tasks = len(level_sets) * num_slices(settings.evaluation.num_episodes)

@@ -7,6 +7,7 @@ from parallel_ppo.features.adaptive_rate import AdaptiveRate, RateState
 from parallel_ppo.features.episodes import Episodes, EpisodeState
 from parallel_ppo.features.levels import LevelReplay, LevelState
 from parallel_ppo.features.observations import Observations, ObservationState
+from parallel_ppo.features.recurrence import HiddenRollout, HiddenStart
 from parallel_ppo.features.rewards import Rewards, RewardState
 from parallel_ppo.features.versions import Versions
 from parallel_ppo.memory.shared import SharedMemory
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 def feature_tables(settings: Settings) -> list[type[Table]]:
     found: list[type[Table]] = [RewardState, ObservationState, EpisodeState, LevelState, RateState]
+    found += [HiddenRollout, HiddenStart]
     if settings.curiosity.is_curious:
         from parallel_ppo.features.curiosity.state import CURIOSITY_TABLES  # only runs that need it load it
 

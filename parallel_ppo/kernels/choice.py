@@ -110,5 +110,6 @@ def computes_whole_microbatches(settings: Settings, spec: EnvSpec) -> bool:
         and spec.observation_dtype == "float32"
         and training.augmentation == "none"
         and not settings.curiosity.is_curious
+        and not settings.recurrence.is_recurrent
         and len(training.hidden_sizes) <= MAX_LAYERS
     )

@@ -189,6 +189,12 @@ class Keywords(TypedDict, total=False):
     ngu_max_similarity: float
     # Limit of the lifelong factor
     ngu_max_modulation: float
+    # Units of the cell, a multiple of 16
+    size: int
+    # Steps through which gradients flow back
+    sequence_length: int | None
+    # The value function has its own cell (and with the mlp its own layers before it)
+    separate_value: bool
     # Worker processes; the parameters do not depend on them
     num_workers: int | str
     # With a number in `num_workers`: sets `env.num_envs` to the product of the two

@@ -29,7 +29,7 @@ from parallel_ppo.evaluation.policy_files import make_actor
 from parallel_ppo.exits import InputError
 from parallel_ppo.keyed import generator
 from parallel_ppo.library.words import in_python
-from parallel_ppo.policies import heads
+from parallel_ppo.policies.network import Past
 from parallel_ppo.printable import one_line
 
 LOADING = threading.RLock()
@@ -78,6 +78,8 @@ class Policy:
         self._actor = make_actor(loaded.settings, loaded.spec, loaded.filled)
         self._loaded = loaded
         self._draws = generator(seed, "acting")
+        self._state: np.ndarray | None = None  # [B, S] of a recurrent policy, once it has acted
+        self._starts = np.zeros(0, np.uint8)  # [B]: whose next observation starts an episode
         self._lock = threading.Lock()  # the network's working memory is one for all threads
 
     def __repr__(self) -> str:
@@ -85,7 +87,7 @@ class Policy:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """For pickle and copy: the same weights, and the same draws from here on."""
-        return _restored, (self._loaded, self._draws)
+        return _restored, (self._loaded, self._draws, self._state, self._starts)
 
     def state_dict(self) -> dict[str, torch.Tensor]:
         """Copies of the parameters by their names."""
@@ -99,22 +101,76 @@ class Policy:
         deterministic: bool = False,
         action_masks: Any = None,
     ) -> tuple[Any, Any]:
-        """As Stable-Baselines3's: the action of `act`, and `state` unchanged."""
-        return self.act(observation, deterministic, action_masks), state
+        """As Stable-Baselines3's: an action, and the state for the next call. Only recurrent policies have one; None starts
+        an episode, and so does `episode_start`.
+        """
+        rows, is_batch = self._rows(observation)
+        past = self._given_past(state, episode_start, len(rows))
+        with self._lock:
+            actions = self._chosen(rows, is_batch, deterministic, action_masks, past)
+        return actions, state if past is None else past.state
 
     def act(self, observation: Any, deterministic: bool = False, action_mask: Any = None) -> Any:
         """An action for one observation, or an array of actions for a batch: drawn as in training, or the
         most likely. `action_mask` is what the environment gives as `info["action_mask"]`, where it does.
+        A recurrent policy remembers its observations until `reset`.
         """
         rows, is_batch = self._rows(observation)
-        mask = self._mask(action_mask, len(rows), is_batch)
         with self._lock:
-            if deterministic:
-                chosen = self._actor.most_likely(rows, mask)
-            else:
-                chosen = self._actor.act(rows, self._actor.draw_noise(self._draws, len(rows)), mask).action
+            past = self._own_past(len(rows))
+            actions = self._chosen(rows, is_batch, deterministic, action_mask, past)
+            self._starts = np.zeros(len(rows), np.uint8)
+        return actions
+
+    def reset(self, ended: Any = None) -> None:
+        """The next observation starts an episode; of a batch, where `ended` is true. Only recurrent policies need it."""
+        with self._lock:
+            if ended is None or self._state is None:
+                self._state = None
+                return
+            now = np.asarray(ended, bool)
+            if now.shape != self._starts.shape:
+                raise InputError(
+                    f"ended: has the shape {now.shape}, the last batch had {len(self._starts)} observations"
+                )
+            self._starts = (self._starts.astype(bool) | now).astype(np.uint8)
+
+    def _chosen(
+        self, rows: np.ndarray, is_batch: bool, deterministic: bool, action_mask: Any, past: Past | None
+    ) -> Any:
+        actor, mask = self._actor, self._mask(action_mask, len(rows), is_batch)
+        if deterministic:
+            chosen = actor.most_likely(rows, mask, past)
+        else:
+            chosen = actor.act(rows, actor.draw_noise(self._draws, len(rows)), mask, past).action
         actions = [self._writer.write(row) for row in chosen]
         return np.stack(actions) if is_batch else actions[0]
+
+    def _own_past(self, num_rows: int) -> Past | None:
+        """What `act` remembers."""
+        if self._state is None:
+            self._state, self._starts = self._actor.first_state(num_rows), np.ones(num_rows, np.uint8)
+        if self._state is None:
+            return None
+        if len(self._state) != num_rows:
+            raise InputError(
+                f"observation: got {num_rows} after {len(self._state)}, which this policy remembers; call"
+                " reset() before another number of them"
+            )
+        return Past(self._state, self._starts[None])
+
+    def _given_past(self, state: Any, episode_start: Any, num_rows: int) -> Past | None:
+        first = self._actor.first_state(num_rows)
+        if first is None:
+            return None
+        starts = np.zeros((1, num_rows), np.uint8)
+        starts[0] = 0 if episode_start is None else np.asarray(episode_start, bool)
+        if state is None:
+            return Past(first, starts)
+        given = np.array(state, np.float32)
+        if given.shape != first.shape:
+            raise InputError(f"state: has the shape {given.shape}; expected {first.shape}")
+        return Past(given, starts)
 
     def value(self, observation: Any) -> Any:
         """The return that the value network expects from here, in the units of the (normalised) training
@@ -122,7 +178,7 @@ class Policy:
         """
         rows, is_batch = self._rows(observation)
         with self._lock:
-            values = self._actor.value(rows)
+            values = self._actor.value(rows, self._own_past(len(rows)))
         return values if is_batch else float(values[0])
 
     def distribution(self, observation: Any, action_mask: Any = None) -> Distribution | list[Categorical]:
@@ -132,7 +188,8 @@ class Policy:
         rows, is_batch = self._rows(observation)
         mask = self._mask(action_mask, len(rows), is_batch)
         with self._lock:
-            output = heads.masked(self._actor.infer(rows), None if mask is None else torch.from_numpy(mask))
+            past = self._own_past(len(rows))
+            output = self._actor.masked(rows, mask, None if past is None else past.copy())
         outputs = output.action.clone() if is_batch else output.action[0].clone()
         action = self.spec.action
         if action.kind == "categorical":
@@ -192,8 +249,10 @@ class Policy:
             raise InputError(f"action_mask: got {one_line(problem)}") from None
 
 
-def _restored(loaded: LoadedPolicy, draws: np.random.Generator) -> Policy:
+def _restored(
+    loaded: LoadedPolicy, draws: np.random.Generator, state: np.ndarray | None, starts: np.ndarray
+) -> Policy:
     with torch_as_in_training():
         policy = Policy(loaded)
-    policy._draws = copy.deepcopy(draws)
+    policy._draws, policy._state, policy._starts = map(copy.deepcopy, (draws, state, starts))
     return policy

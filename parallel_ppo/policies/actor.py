@@ -1,5 +1,7 @@
 """A policy that acts: used by workers, evaluation, films and loaded policies. B rows of the rollout, K choices."""
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -10,7 +12,7 @@ from parallel_ppo.policies import heads, own_network
 from parallel_ppo.policies.autograd import AutogradNetwork
 from parallel_ppo.policies.native_cnn import NativeCnn
 from parallel_ppo.policies.native_mlp import NativeMlp
-from parallel_ppo.policies.network import Acted, Network, Output
+from parallel_ppo.policies.network import Acted, Network, Output, Past, Sequences
 from parallel_ppo.policies.parameters import bind
 from parallel_ppo.policies.policy import Policy, Preparation
 from parallel_ppo.policies.stacked_mlp import StackedMlp
@@ -29,7 +31,7 @@ class Actor:
         self.tensors = parameters, mean, scale
         bind(self.policy, parameters)
         self.network = _network(settings, self.policy, parameters)
-        self.is_fresh = False
+        self.is_fresh, self.state_size = False, settings.recurrence.state_size
         reads_bytes = isinstance(self.network, NativeCnn)
         self.prepare = Tensor.contiguous if reads_bytes else Preparation(settings, spec, mean, scale)
 
@@ -38,25 +40,43 @@ class Actor:
         self.network.begin_inference()
         self.is_fresh = True
 
-    def act(self, rows: np.ndarray, noise: np.ndarray, mask: np.ndarray | None = None) -> Acted:
-        """`mask` [B, K] is 1 for each allowed choice."""
+    def act(
+        self, rows: np.ndarray, noise: np.ndarray, mask: np.ndarray | None = None, past: Past | None = None
+    ) -> Acted:
+        """`mask` [B, K] is 1 for each allowed choice. Every recurrent policy needs its past, and updates its state."""
         if mask is None:
             assert self.is_fresh, "Actor.refresh() comes first"
-            return self.network.act(self.prepare(torch.from_numpy(rows)), noise)
-        return heads.acted(self.spec.action, self._masked(rows, mask), noise)
+            return self.network.act(self.prepared(torch.from_numpy(rows), past), noise)
+        return heads.acted(self.spec.action, self.masked(rows, mask, past), noise)
 
-    def most_likely(self, rows: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-        return heads.mode(self.spec.action, self._masked(rows, mask).action).numpy()
+    def most_likely(
+        self, rows: np.ndarray, mask: np.ndarray | None = None, past: Past | None = None
+    ) -> np.ndarray:
+        return heads.mode(self.spec.action, self.masked(rows, mask, past).action).numpy()
 
-    def _masked(self, rows: np.ndarray, mask: np.ndarray | None) -> Output:
-        return heads.masked(self.infer(rows), None if mask is None else torch.from_numpy(mask))
+    def masked(self, rows: np.ndarray, mask: np.ndarray | None, past: Past | None = None) -> Output:
+        return heads.masked(self.infer(rows, past), None if mask is None else torch.from_numpy(mask))
 
-    def value(self, rows: np.ndarray) -> np.ndarray:
-        return self.infer(rows).value.numpy()
+    def value(self, rows: np.ndarray, past: Past | None = None) -> np.ndarray:
+        return self.values(rows, past)[:, 0]
 
-    def infer(self, rows: np.ndarray) -> Output:
+    def values(self, rows: np.ndarray, past: Past | None = None) -> np.ndarray:
+        """[B, V]; leaves the past as it is."""
+        return self.infer(rows, None if past is None else past.copy()).values.numpy()
+
+    def infer(self, rows: np.ndarray, past: Past | None = None) -> Output:
         assert self.is_fresh, "Actor.refresh() comes first"
-        return self.network.infer(self.prepare(torch.from_numpy(rows)))
+        return self.network.infer(self.prepared(torch.from_numpy(rows), past))
+
+    def prepared(self, rows: Tensor, past: Past | None = None) -> Any:
+        """The input of the network."""
+        if past is None:
+            return self.prepare(rows)
+        return Sequences(self.prepare(rows), torch.from_numpy(past.state), torch.from_numpy(past.starts))
+
+    def first_state(self, num_rows: int) -> np.ndarray | None:
+        """Of a recurrent policy, to be used with `Past`."""
+        return np.zeros((num_rows, self.state_size), np.float32) if self.state_size else None
 
     def draw_noise(self, draws: np.random.Generator, *shape: int) -> np.ndarray:
         return heads.draw_noise(self.spec.action, draws, *shape)
@@ -76,6 +96,8 @@ def check_network(settings: Settings, spec: EnvSpec, policy: Policy) -> None:
 
 def _network(settings: Settings, policy: Policy, parameters: Tensor) -> Network:
     is_native = settings.training.kernels == "native"
+    if policy.cell is not None:
+        return AutogradNetwork(policy)
     if isinstance(policy.trunk, Mlp) and policy.value_trunk is not None:
         return NativeMlp(policy, parameters) if is_native else StackedMlp(policy, parameters)
     if is_native:

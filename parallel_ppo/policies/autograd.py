@@ -31,7 +31,11 @@ class AutogradNetwork:
 
     def infer(self, observation: Any) -> Output:
         with torch.inference_mode():
-            return self.policy(observation)
+            if self.policy.cell is None:
+                return self.policy(observation)
+            output, state = self.policy.unrolled(observation)
+            observation.state.copy_(state)
+            return output
 
     def forward(self, observation: Any) -> Output:
         self.output = self.policy(observation)

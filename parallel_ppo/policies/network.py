@@ -32,8 +32,48 @@ class Acted(NamedTuple):
     values: np.ndarray  # [B, V]
 
 
+class Past(NamedTuple):
+    """The memory of a recurrent policy before the first of T steps, and the steps that start an episode without it."""
+
+    state: np.ndarray  # [B, S] float32; acting and inference leave the state after the last step here
+    starts: np.ndarray  # [T, B] uint8
+
+    def copy(self) -> "Past":
+        return Past(self.state.copy(), self.starts)
+
+
+class Sequences(NamedTuple):
+    """The observation of a recurrent network: T steps of B sequences, step by step. DrAC appends the same sequences,
+    augmented.
+    """
+
+    observation: Any  # [T * B, ...], or [2 * T * B, ...]
+    state: Tensor  # as in `Past`
+    starts: Tensor
+
+    def by_step(self, features: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Features [T * N, F], state [N, S] and starts [T, N] of all N sequences, those of DrAC included."""
+        copies, (steps, width) = self.copies(features), self.starts.shape
+        if copies == 1:
+            return features, self.state, self.starts
+        turned = features.view(copies, steps, width, -1).transpose(0, 1).reshape(features.shape)
+        return turned, self.state.repeat(copies, 1), self.starts.repeat(1, copies)
+
+    def as_given(self, rows: Tensor) -> Tensor:
+        """Rows of `by_step` in the order of the observation."""
+        copies, (steps, width) = self.copies(rows), self.starts.shape
+        if copies == 1:
+            return rows
+        return rows.view(steps, copies, width, -1).transpose(0, 1).reshape(rows.shape)
+
+    def copies(self, rows: Tensor) -> int:
+        return len(rows) // self.starts.numel()
+
+
 class Network(Protocol):
-    """`observation` comes from `Actor.prepare`."""
+    """`observation` comes from `Actor.prepared`. A recurrent network reads `Sequences`; `act` and `infer` overwrite their
+    state with the one after the last step.
+    """
 
     takes_loss_gradient: bool  # use the algorithm's `loss_gradient` instead of differentiating its `loss`
 

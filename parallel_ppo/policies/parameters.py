@@ -17,7 +17,9 @@ from parallel_ppo.storage.array_files import bytes_of
 
 ALIGNMENT = 16  # floats: every parameter starts on a cache line
 LARGE = 1 << 24  # parameters: drawing and saving them takes a while
-HEAD_GAINS = {"action_head.weight": 0.01, "value_head.weight": 1.0}
+GAINS = {"action_head.weight": 0.01, "value_head.weight": 1.0} | {
+    f"{cell}.{weight}_weight": 1.0 for cell in ("cell", "value_cell") for weight in ("input", "recurrent")
+}
 
 
 def _aligned(count: int) -> int:
@@ -56,7 +58,7 @@ def sha256(policy: nn.Module, flat: Tensor) -> str:
 
 
 def initialize(policy: Policy, flat: Tensor, seed: int) -> None:
-    """Heads are orthogonal with gains 0.01 and 1; `NetworkKind.initial` decides for trunks."""
+    """Heads are orthogonal with gains 0.01 and 1, cells with 1; `NetworkKind.initial` decides for trunks."""
     flat.zero_()
     own: dict[str, Tensor] = {}
     if policy.kind.initial == "own":
@@ -71,7 +73,7 @@ def initialize(policy: Policy, flat: Tensor, seed: int) -> None:
             drawn = (2 * draws.random(tuple(view.shape)) - 1) * (1 / math.sqrt(fan_in))
             view.copy_(torch.from_numpy(drawn.astype(np.float32)))
         elif name.endswith("weight"):
-            gain = HEAD_GAINS.get(name, math.sqrt(2))
+            gain = GAINS.get(name, math.sqrt(2))
             view.copy_(torch.from_numpy(orthogonal(tuple(view.shape), gain, draws)))
 
 

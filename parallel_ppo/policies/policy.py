@@ -1,4 +1,6 @@
-"""A policy as a torch module: trunk(s), an action head and a value head; `network.py` lists how it is computed."""
+"""A policy as a torch module: trunk(s), cell(s) of a recurrent one, an action head and a value head; `network.py`
+lists how it is computed.
+"""
 
 import functools
 import importlib
@@ -9,7 +11,8 @@ from torch import Tensor, nn
 
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.policies import heads
-from parallel_ppo.policies.network import Output
+from parallel_ppo.policies.cells import Cell
+from parallel_ppo.policies.network import Output, Sequences
 from parallel_ppo.policies.own_network import maker
 from parallel_ppo.policies.trunks import Mixed, Mlp
 from parallel_ppo.settings.kinds import NetworkKind, network_kind
@@ -23,16 +26,47 @@ class Policy(nn.Module):
         self.kind = network_kind(settings.training.policy)
         self.new_trunk = functools.partial(_trunk, self.kind, settings, spec)
         self.trunk = self.new_trunk()
-        self.value_trunk = self.new_trunk() if self.kind.separate_value_trunk else None
-        self.action_head = nn.Linear(self.trunk.num_features, heads.num_outputs(spec.action))
-        self.value_head = nn.Linear(self.trunk.num_features, settings.curiosity.num_values)
+        recurrence, num_features = settings.recurrence, self.trunk.num_features
+        has_value_trunk = self.kind.separate_value_trunk and (
+            recurrence.separate_value or not recurrence.is_recurrent
+        )
+        self.value_trunk = self.new_trunk() if has_value_trunk else None
+        self.cell: Cell | None = None
+        self.value_cell: Cell | None = None
+        if recurrence.is_recurrent:
+            make_cell = functools.partial(Cell, recurrence.kind, num_features, recurrence.size)
+            self.cell, num_features = make_cell(), recurrence.size
+            self.value_cell = make_cell() if recurrence.separate_value else None
+        self.action_head = nn.Linear(num_features, heads.num_outputs(spec.action))
+        self.value_head = nn.Linear(num_features, settings.curiosity.num_values)
         is_gaussian = spec.action.kind == "gaussian"
         self.log_std = nn.Parameter(torch.zeros(spec.action.sizes[0])) if is_gaussian else None
 
     def forward(self, observation: Any) -> Output:
+        if self.cell is not None:
+            return self.unrolled(observation)[0]
         features = self.trunk(observation)
         value_features = features if self.value_trunk is None else self.value_trunk(observation)
         return Output(self.action_head(features), self.log_std, self.value_head(value_features))
+
+    def unrolled(self, sequences: Sequences) -> tuple[Output, Tensor]:
+        """Of a recurrent policy; also the state after the last step."""
+        features = self.trunk(sequences.observation)
+        value_features = features if self.value_trunk is None else self.value_trunk(sequences.observation)
+        found = value_found = self._remembered(self.cell, features, sequences, 0)
+        state = found[1]
+        if self.value_cell is not None:
+            value_found = self._remembered(self.value_cell, value_features, sequences, state.shape[1])
+            state = torch.cat((state, value_found[1]), 1)
+        return Output(self.action_head(found[0]), self.log_std, self.value_head(value_found[0])), state
+
+    def _remembered(
+        self, cell: Any, features: Tensor, sequences: Sequences, first: int
+    ) -> tuple[Tensor, Tensor]:
+        """`first`: where the cell's state begins."""
+        rows, state, starts = sequences.by_step(features)
+        output, state = cell(rows, state[:, first : first + cell.num_states], starts)
+        return sequences.as_given(output), state
 
     def draws_by_fan_in(self, name: str) -> bool:
         """In a mixed trunk, this applies to the networks of images only."""

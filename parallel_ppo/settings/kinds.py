@@ -90,6 +90,20 @@ def that_read(what: str) -> str:
     return listed([name for name, kind in NETWORKS.items() if kind.reads == what], "or")
 
 
+# --- recurrent policies -------------------------------------------------------------------------------------
+
+
+class RecurrentKind(NamedTuple):
+    gates: int  # rows of each weight, times the size
+    states: int  # numbers that each unit remembers
+
+
+RECURRENT_KINDS = {
+    "none": RecurrentKind(0, 0),
+    "gru": RecurrentKind(3, 1),
+    "lstm": RecurrentKind(4, 2),
+}
+
 # --- augmentations ------------------------------------------------------------------------------------------
 
 

@@ -32,6 +32,7 @@ def learning_settings(settings: Settings) -> dict[str, Any]:
     return learning_values(settings.model_dump()) | {
         "env.slice_envs": settings.sizes.slice_envs,
         "training.lane_samples": max(settings.sizes.microbatch_sizes),
+        "recurrence.sequence_length": settings.sizes.sequence_length,
     }
 
 

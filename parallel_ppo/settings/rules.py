@@ -22,6 +22,7 @@ def checked(settings: Settings, *, has_env: bool = True) -> Settings:
     _check_algorithm(settings)
     _check_curiosity(settings)
     _check_batch(settings)
+    _check_recurrence(settings)
     _check_plain(settings)
     if settings.evaluation.chooses_best:
         _require(settings.evaluation.interval, "evaluation.chooses_best: needs evaluation.interval")
@@ -111,6 +112,34 @@ def _check_curiosity(settings: Settings) -> None:
         not training.lag,
         f"training.lag: {kind} needs samples of the current parameters; remove the lag, or set curiosity.kind"
         " to none",
+    )
+
+
+def _check_recurrence(settings: Settings) -> None:
+    recurrence, sizes = settings.recurrence, settings.sizes
+    if not recurrence.is_recurrent:
+        for name, field in type(recurrence).model_fields.items():
+            _require(
+                getattr(recurrence, name) == field.default,
+                f"recurrence.{name}: has no effect without recurrence.kind (--recurrent gru or lstm); remove it",
+            )
+        return
+    length, steps = sizes.sequence_length, sizes.num_steps
+    if steps % length:
+        best = min(_divisors(steps), key=lambda n: (abs(n - length), n))
+        raise InputError(
+            f"recurrence.sequence_length: {length} does not divide {steps} steps; nearest: {best}"
+        )
+    _require(
+        sizes.slice_samples % length == 0,
+        f"training.batch_size: {sizes.batch_size} gives each of {sizes.num_slices} slices {sizes.slice_samples}"
+        f" samples, which are no whole sequences of {length} steps; use a multiple of"
+        f" {sizes.num_slices * length}, or a shorter recurrence.sequence_length",
+    )
+    lane = settings.training.lane_samples
+    _require(
+        lane is None or lane >= length,
+        f"training.lane_samples: {lane} cannot hold a sequence of {length} steps; use at least {length}",
     )
 
 

@@ -18,12 +18,20 @@ from parallel_ppo.settings.kinds import (
     ALGORITHM_KINDS,
     AUGMENTATION_KINDS,
     CURIOSITY_KINDS,
+    RECURRENT_KINDS,
     NetworkKind,
     checked_policy,
     is_own,
     network_kind,
 )
-from parallel_ppo.settings.sizes import MAX_MICROBATCHES, Sizes, largest_slice, predictor_samples
+from parallel_ppo.settings.sizes import (
+    LONGEST_SEQUENCE,
+    MAX_MICROBATCHES,
+    RECURRENT_MICROBATCH,
+    Sizes,
+    largest_slice,
+    predictor_samples,
+)
 
 
 def _whole(value: Any) -> Any:
@@ -372,6 +380,37 @@ class CuriositySettings(Section):
         return 2 if self.is_curious and self.combine == "advantage" else 1
 
 
+class RecurrenceSettings(Section):
+    kind: Annotated[str, _one_of(RECURRENT_KINDS)] = setting(
+        "none", "Memory of the policy between its trunk and its heads: none, gru or lstm."
+    )
+    size: Annotated[int, Field(ge=16, le=4096, multiple_of=16)] = setting(
+        256, "Units of the cell, a multiple of 16."
+    )
+    sequence_length: Positive | None = setting(
+        None,
+        "Steps through which gradients flow back. Must divide `n_steps`; a minibatch holds whole sequences.",
+        shown="largest divisor of `n_steps` up to 32",
+    )
+    separate_value: bool = setting(
+        False, "The value function has its own cell (and with the mlp its own layers before it)."
+    )
+
+    @property
+    def is_recurrent(self) -> bool:
+        return self.kind != "none"
+
+    @property
+    def cell_state(self) -> int:
+        """Numbers that one cell remembers of an environment."""
+        return RECURRENT_KINDS[self.kind].states * self.size
+
+    @property
+    def state_size(self) -> int:
+        """Numbers that the policy remembers of an environment."""
+        return self.cell_state * (2 if self.separate_value else 1)
+
+
 class ParallelSettings(Section):
     num_workers: Processes | Literal["auto"] = setting(
         "auto",
@@ -473,6 +512,7 @@ class Settings(Section):
     env: EnvSettings = EnvSettings()
     training: TrainingSettings = TrainingSettings()
     curiosity: CuriositySettings = CuriositySettings()
+    recurrence: RecurrenceSettings = RecurrenceSettings()
     parallel: Annotated[ParallelSettings, NotLearning] = ParallelSettings()
     hardware: Annotated[HardwareSettings, NotLearning] = HardwareSettings()
     logging: Annotated[LoggingSettings, NotLearning] = LoggingSettings()
@@ -497,9 +537,12 @@ def derive_sizes(settings: Settings) -> Sizes:
         slice_envs = max(1, env.num_envs // training.num_actors)
     num_slices, total = env.num_envs // slice_envs, env.num_envs * training.n_steps
     samples = training.batch_size // num_slices
-    most = training.lane_samples or _kind(training.policy).default_microbatch or samples
-    count = min(-(-samples // max(most, 1)), MAX_MICROBATCHES)  # `rules.py` refuses more
-    microbatches = tuple(samples // count + (index < samples % count) for index in range(count))
+    length, most = _sequence_length(settings), training.lane_samples or _default_microbatch(settings, samples)
+    sequences = samples // length
+    count = min(-(-sequences // max(most // length, 1)), MAX_MICROBATCHES)  # `rules.py` refuses more
+    microbatches = tuple(
+        length * (sequences // count + (index < sequences % count)) for index in range(count)
+    )
     return Sizes(
         num_steps=training.n_steps,
         num_envs=env.num_envs,
@@ -516,7 +559,23 @@ def derive_sizes(settings: Settings) -> Sizes:
         predictor_samples=(
             predictor_samples(microbatches, curiosity.update_share) if curiosity.is_curious else ()
         ),
+        sequence_length=length,
     )
+
+
+def _sequence_length(settings: Settings) -> int:
+    recurrence, steps = settings.recurrence, settings.training.n_steps
+    if not recurrence.is_recurrent:
+        return 1
+    longest = max(n for n in range(1, min(LONGEST_SEQUENCE, steps) + 1) if steps % n == 0)
+    return recurrence.sequence_length or longest
+
+
+def _default_microbatch(settings: Settings, samples: int) -> int:
+    most = _kind(settings.training.policy).default_microbatch
+    if most is not None and settings.recurrence.is_recurrent:
+        return RECURRENT_MICROBATCH
+    return most or samples
 
 
 def _default_slice(env: EnvSettings, training: TrainingSettings) -> int:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 DEFAULT_SLICE = 8
+LONGEST_SEQUENCE = 32  # by default
+RECURRENT_MICROBATCH = 256  # samples: a cell needs several sequences at a time to be fast
 MAX_MICROBATCHES = 1 << 16
 
 
@@ -24,6 +26,7 @@ class Sizes(NamedTuple):
     lag: int = 0  # iterations by which collection may run ahead of the update
     num_actors: int = 0  # a3c: slices that learn in turn, each with its own parameters
     predictor_samples: tuple[int, ...] = ()  # curiosity: samples of each microbatch of a slice
+    sequence_length: int = 1  # steps of an environment that a microbatch holds one after the other
 
     @property
     def num_rollouts(self) -> int:

@@ -2,8 +2,8 @@
 observations.
 
 Inputs: `observation`, or, where an observation mixes vectors and images, `vector` and `image_0`, ...;
-`action_mask` where the environment has one. Outputs: `action` as the environment takes it, `logits` (or
-`mean` and `log_std`) and `value`.
+`action_mask` where the environment has one; `state` of a recurrent policy, which is 0 where an episode starts.
+Outputs: `action` as the environment takes it, `logits` (or `mean` and `log_std`), `value`, and the `next_state`.
 """
 
 import importlib.util
@@ -22,6 +22,7 @@ from parallel_ppo.evaluation.policy_files import Filled, Weights, fill, make_act
 from parallel_ppo.exits import InputError
 from parallel_ppo.keyed import generator
 from parallel_ppo.policies import heads
+from parallel_ppo.policies.network import Past, Sequences
 from parallel_ppo.policies.parameters import bind
 from parallel_ppo.policies.policy import Policy, Preparation, scaled_image
 from parallel_ppo.settings.schema import Settings
@@ -44,6 +45,7 @@ class Graph(nn.Module):
     def __init__(self, settings: Settings, spec: EnvSpec, filled: Filled) -> None:
         super().__init__()
         self.spec, self.policy = spec, Policy(settings, spec)
+        self.state_size = settings.recurrence.state_size
         bind(self.policy, torch.from_numpy(filled.parameters))
         statistics = filled.observation_mean, filled.observation_scale
         self.prepare = Preparation(settings, spec, *map(torch.from_numpy, statistics))
@@ -55,7 +57,8 @@ class Graph(nn.Module):
         if self.spec.parts:
             images = [f"image_{index}" for index in range(len(self.spec.image_shapes))]
             names = (["vector"] if self.spec.vector_shape else []) + images
-        return names + (["action_mask"] if self.spec.masks_actions else [])
+        names += ["action_mask"] if self.spec.masks_actions else []
+        return names + (["state"] if self.policy.cell is not None else [])
 
     @property
     def output_names(self) -> list[str]:
@@ -65,17 +68,26 @@ class Graph(nn.Module):
             *(["mean"] if is_gaussian else ["logits"]),
             "value",
             *(["log_std"] if is_gaussian else []),
+            *(["next_state"] if self.policy.cell is not None else []),
         ]
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        parts = inputs[:-1] if self.spec.masks_actions else inputs
+        named = dict(zip(self.input_names, inputs, strict=True))
+        state, mask = named.pop("state", None), named.pop("action_mask", None)
+        parts = named.values()
         prepared = [scaled_image(part) if part.dim() == 4 else self.prepare.vector(part) for part in parts]
         with torch.enable_grad():  # without it, trunks may use kernels that have no name in ONNX
-            output = self.policy(prepared if self.spec.parts else prepared[0])
-        output = heads.masked(output, inputs[-1] if self.spec.masks_actions else None)
+            observation = prepared if self.spec.parts else prepared[0]
+            if state is None:
+                output, after = self.policy(observation), []
+            else:
+                starts = torch.zeros_like(state[:, 0]).unsqueeze(0)
+                output, next_state = self.policy.unrolled(Sequences(observation, state, starts))
+                after = [next_state]
+        output = heads.masked(output, mask)
         action = _as_environments_take_it(self.spec.action, heads.mode(self.spec.action, output.action))
-        outputs = (action, output.action, output.value)
-        return outputs if output.log_std is None else (*outputs, output.log_std * 1.0)
+        deviation = [] if output.log_std is None else [output.log_std * 1.0]
+        return action, output.action, output.value, *deviation, *after
 
 
 def _as_environments_take_it(spec: ActionSpec, row: Tensor) -> Tensor:
@@ -142,6 +154,8 @@ def trial_inputs(graph: Graph, count: int, seed: int = 0) -> dict[str, np.ndarra
         mask = draws.integers(0, 2, (count, heads.num_outputs(spec.action))).astype(np.uint8)
         mask[:, 0] = 1
         values.append(mask)
+    if graph.policy.cell is not None:
+        values.append(draws.standard_normal((count, graph.state_size), np.float32))
     return dict(zip(graph.input_names, values, strict=True))
 
 
@@ -156,11 +170,13 @@ def largest_difference(weights: Weights, filled: Filled, graph: Graph, data: byt
     for count in (1, TRIAL_ROWS + 2):
         inputs = trial_inputs(graph, count, seed=count)
         found = dict(zip(names, session.run(names, inputs), strict=True))
-        mask = inputs.pop("action_mask", None)
-        output = actor.infer(rows_of(weights.spec, list(inputs.values())))
-        output = heads.masked(output, None if mask is None else torch.from_numpy(mask))
-        for name, tensor in ((names[1], output.action), ("value", output.value)):
-            values = tensor.numpy()
+        mask, state = inputs.pop("action_mask", None), inputs.pop("state", None)
+        past = None if state is None else Past(state, np.zeros((1, count), np.uint8))
+        output = actor.masked(rows_of(weights.spec, list(inputs.values())), mask, past)
+        expected = {names[1]: output.action.numpy(), "value": output.value.numpy()}
+        if past is not None:
+            expected["next_state"] = past.state
+        for name, values in expected.items():
             worst = max(worst, float((np.abs(found[name] - values) / np.maximum(1, np.abs(values))).max()))
     return worst
 

@@ -96,11 +96,12 @@ def epoch_order(state: TrainingState, epoch: int) -> np.ndarray:
                     slice_index=index,
                     iteration=state.counters.iteration,
                     epoch=epoch,
-                    num_samples=sizes.num_steps * sizes.slice_envs,
+                    num_samples=sizes.num_steps * sizes.slice_envs // sizes.sequence_length,
                 ),
                 slice_index=index,
                 slice_envs=sizes.slice_envs,
                 num_envs=sizes.num_envs,
+                length=sizes.sequence_length,
             )
             for index in range(sizes.num_slices)
         ]

@@ -15,6 +15,7 @@ from parallel_ppo.envs.families import make_slice
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.keyed import generator, integer_seed
 from parallel_ppo.policies.actor import Actor
+from parallel_ppo.policies.network import Past
 from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.schema import EnvSettings, Settings
 
@@ -125,12 +126,14 @@ def play(
     total, length = np.zeros(len(quota)), np.zeros(len(quota), np.int64)
     fresh = np.zeros(len(quota), bool)  # ended in the last step, and another episode follows
     actor.refresh()
-    observation = env.reset()
+    observation, start = env.reset(), np.ones(len(quota), np.uint8)
+    state = actor.first_state(len(quota))
     yield Moment({}, left > 0, total, length)
     while left.any():
-        action = choose(actor, observation, env.action_mask, draws, settings)
+        past = None if state is None else Past(state, start[None])
+        action = choose(actor, observation, env.action_mask, past, draws, settings)
         step = env.step(action)
-        observation = step.observation
+        observation, start = step.observation, step.episode_start.astype(np.uint8)
         total[fresh], length[fresh] = 0, 0
         playing = left > 0
         _check_rewards(step.reward, settings.env.id, slice_index)
@@ -158,13 +161,14 @@ def choose(
     actor: Actor,
     observation: np.ndarray,
     mask: np.ndarray | None,
+    past: Past | None,
     draws: np.random.Generator,
     settings: Settings,
 ) -> np.ndarray:
     """An action for every slot: the most likely one, or one drawn as in training."""
     if settings.evaluation.deterministic:
-        return actor.most_likely(observation, mask)
-    return actor.act(observation, actor.draw_noise(draws, len(observation)), mask).action
+        return actor.most_likely(observation, mask, past)
+    return actor.act(observation, actor.draw_noise(draws, len(observation)), mask, past).action
 
 
 def _known(values: np.ndarray | None, slot: int, cut: np.ndarray) -> float:

@@ -18,6 +18,7 @@ from parallel_ppo.envs.contract import EnvSpec, SliceEnv
 from parallel_ppo.envs.families import make_slice
 from parallel_ppo.exits import EnvironmentFault, NumbersError
 from parallel_ppo.features.levels import LevelsInWorker, LevelState
+from parallel_ppo.features.recurrence import RecurrenceInWorker, Walk
 from parallel_ppo.kernels.choice import computes_whole_microbatches
 from parallel_ppo.kernels.native_microbatch import MicrobatchLoss, NativeMicrobatch, RolloutColumns
 from parallel_ppo.keyed import generator
@@ -51,6 +52,7 @@ class Worker:
             self.older = Actor(settings, spec, *(memory.tensor(name).clone() for name in PARAMETERS))
         self.algorithm = ALGORITHMS[settings.training.algorithm]
         self.levels = LevelsInWorker(settings, memory) if LevelState.is_needed(settings) else None
+        self.recurrence = RecurrenceInWorker(settings, memory)
         self.slices: dict[int, SliceEnv] = {}
         # Of slices that could not be restored: observation and episode_start where they begin.
         self.restarted: dict[int, tuple[np.ndarray, np.ndarray]] = {}
@@ -167,6 +169,7 @@ class Worker:
             :, columns
         ] = -1  # unless a step says otherwise
         rollout.truncated[:, columns] = rollout.final_value[:, columns] = 0
+        walk = self.recurrence.walk(task.iteration, columns)
         for t in range(sizes.num_steps):
             if self.levels is not None:
                 starts = rollout.episode_start[t, columns]
@@ -174,26 +177,28 @@ class Worker:
             mask = env.action_mask
             if mask is not None:
                 rollout.action_mask[t, columns] = mask
-            acted = actor.act(rollout.observation[t, columns], noise[t], mask)
+            acted = actor.act(rollout.observation[t, columns], noise[t], mask, walk.collected(t))
             rollout.action[t, columns] = acted.action
             rollout.log_prob[t, columns] = acted.log_prob
             keep_values(rollout, t, columns, acted.values)
             self.probe("collect", task.iteration, t)
-            self.step(env, actor, rollout, t, columns)
+            self.step(env, actor, walk, t)
             self.memory.steps_done[task.number] = t + 1
             yield
         if self.levels is not None:
             self.levels.after_steps(env, rollout, columns)
         last = rollout.observation[sizes.num_steps, columns]
-        keep_values(rollout, sizes.num_steps, columns, actor.infer(last).values.numpy())
+        values = actor.values(last, walk.past(sizes.num_steps, sizes.num_steps + 1))
+        keep_values(rollout, sizes.num_steps, columns, values)
         self.check_outputs(rollout, columns)
         next_start = rollout.episode_start[sizes.num_steps, columns]
-        carried = {"carry_observation": last, "carry_start": next_start}
+        carried = {"carry_observation": last, "carry_start": next_start} | self.recurrence.carried(walk)
         if self.curiosity is not None:
             carried |= self.curiosity.reward(task.number, task.iteration, rollout, columns)
         self.publish(task.number, task.iteration + 1, **carried)
 
-    def step(self, env: SliceEnv, actor: Actor, rollout: RolloutBuffer, t: int, columns: slice) -> None:
+    def step(self, env: SliceEnv, actor: Actor, walk: Walk, t: int) -> None:
+        rollout, columns = walk.rollout, walk.columns
         try:
             result = env.step(rollout.action[t, columns])
         except NumbersError as error:
@@ -209,7 +214,7 @@ class Worker:
             rollout.info[t, columns] = result.info
         if result.final_observation is not None:
             assert result.truncated is not None
-            value = actor.value(result.final_observation)
+            value = actor.value(result.final_observation, walk.inside())
             rollout.truncated[t, columns] = result.truncated
             rollout.final_value[t, columns] = np.where(result.truncated, value, 0)
 
@@ -236,10 +241,11 @@ class Worker:
         actor.refresh()
         observation, action = rollout.observation[:, columns], rollout.action[:, columns]
         step_rows = max(1, REVALUED_ROWS // self.sizes.slice_envs)
+        walk = self.recurrence.walk(task.iteration, columns)
         for first in range(0, steps + 1, step_rows):
             some = observation[first : first + step_rows]
-            output = actor.infer(some.reshape(-1, *some.shape[2:]))
             end = first + len(some)
+            output = actor.infer(some.reshape(-1, *some.shape[2:]), walk.past(first, end))
             rollout.learner_value[first:end, columns] = output.value.numpy().reshape(some.shape[:2])
             taken = action[first:end].reshape(-1, action.shape[2])
             output = output._replace(action=output.action[: len(taken)])
@@ -282,22 +288,24 @@ class Worker:
         self.probe("gradient", task.iteration, microbatch, gradient)
         actor.network.begin_step(key)
         if self.native_microbatch is None:
-            statistics[...] = self.differentiate(actor, task, torch.from_numpy(rows), scalars, into)
+            statistics[...] = self.differentiate(actor, task, rows, scalars, into)
         else:
             rollout = self.rollout_columns[task.iteration % len(self.rows)]
             self.native_microbatch.gradient(rollout, rows, scalars, gradient, statistics)
 
     def differentiate(
-        self, actor: Actor, task: Task, rows: torch.Tensor, scalars: tuple[float, ...], into: Any
+        self, actor: Actor, task: Task, rows: np.ndarray, scalars: tuple[float, ...], into: Any
     ) -> Statistics:
         network, columns = actor.network, self.rows[task.iteration % len(self.rows)]
-        batch = {name: column.index_select(0, rows) for name, column in columns.items()}
+        by_step = self.recurrence.by_step(rows)
+        chosen = torch.from_numpy(by_step)
+        batch = {name: column.index_select(0, chosen) for name, column in columns.items()}
         augments = self.settings.training.augmentation != "none"
         observation, mask = batch.pop("observation"), batch.pop("action_mask", None)
         if augments:
             observation = torch.cat([observation, self.augmented(observation, task)])
             mask = None if mask is None else mask.repeat(2, 1)
-        observation = actor.prepare(observation)
+        observation = self.recurrence.sequences(task.iteration, by_step, actor.prepare(observation))
         size = self.sizes.learned_together
         sampled = Sampled(batch, scalars, self.spec.action, self.settings.training, size)
         output = heads.masked(network.forward(observation), mask)
@@ -306,7 +314,7 @@ class Worker:
         network.backward(gradient, into)
         if self.curiosity is not None:
             key = task.iteration, *self.sizes.epoch_and_minibatch(task.detail.step)
-            statistics = self.curiosity.learn(task.number, key, rows, statistics)
+            statistics = self.curiosity.learn(task.number, key, torch.from_numpy(rows), statistics)
         return statistics
 
     def augmented(self, observation: torch.Tensor, task: Task) -> torch.Tensor:

@@ -33,6 +33,7 @@ CURIOUS = ["--env", "MountainCar-v0", *MINIBATCHES, "--set", "curiosity.warmup_s
 A3C = ["--algorithm", "a3c", "--set", "training.num_actors=4", *WHOLE_BATCH]
 APPO = ["--algorithm", "appo", "--set", "training.optimizer=adamw", *MINIBATCHES]
 LAG = ["--set", "training.lag=3", "--set", "training.learning_rate_warmup=2000", *MINIBATCHES]
+RECURRENT = ["--set", "recurrence.size=32", "--set", "recurrence.sequence_length=8", "--recurrent"]
 GENERALIZING = ["--num-levels", "6", "--set", "env.level_sampler=plr", "--set", "training.augmentation=crop"]
 EVALUATED = ["--num-levels", "5", "--set", "evaluation.interval=2", "--set", "evaluation.num_episodes=10",
              "--set", "evaluation.max_steps=25"]  # fmt: skip
@@ -68,6 +69,9 @@ NODES = {  # rows that two nodes learn as well
         "--set", "evaluation.num_episodes=2", "--set", "evaluation.chooses_best=true",
     ],
     "ngu": ["--curiosity", "ngu", *CURIOUS],
+    "gru, lag 1": [*CARTPOLE, *MINIBATCHES, "--set", "training.lag=1", *RECURRENT, "gru"],
+    "lstm, impala on coinrun": [*COINRUN, "--algorithm", "impala", *WHOLE_BATCH, *RECURRENT, "lstm",
+                                "--set", "recurrence.separate_value=true"],
 }  # fmt: skip
 LONG = {
     "a2c on coinrun": [*COINRUN, "--algorithm", "a2c", *WHOLE_BATCH],
