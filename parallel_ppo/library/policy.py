@@ -254,5 +254,5 @@ def _restored(
 ) -> Policy:
     with torch_as_in_training():
         policy = Policy(loaded)
-    policy._draws, policy._state, policy._starts = map(copy.deepcopy, (draws, state, starts))
+    policy._draws, policy._state, policy._starts = copy.deepcopy((draws, state, starts))
     return policy

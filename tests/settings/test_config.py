@@ -179,11 +179,11 @@ def test_workers_and_stops_are_no_learning_settings() -> None:
 def test_every_unmarked_field_of_a_learning_section_counts() -> None:
     """Forgetting a key here would let a resume or a comparison overlook it."""
     values = learning_settings(small_settings())
-    for section in ("env", "training", "curiosity"):
+    for section in ("env", "training", "curiosity", "recurrence"):
         known = {key for key in values if key.startswith(f"{section}.")}
         fields = {f"{section}.{key}" for key in Settings.model_fields[section].annotation.model_fields}
         assert fields - known <= {"training.total_timesteps", "training.duration", "env.info_keys"}
-    others = {key for key in values if key.split(".")[0] not in ("env", "training", "curiosity")}
+    others = {key for key in values if key.split(".")[0] not in ("env", "training", "curiosity", "recurrence")}
     assert others == {"hardware.num_threads", "cluster.reduction"}
 
 
