@@ -6,6 +6,7 @@ import numpy as np
 
 from parallel_ppo.envs.contract import Step
 from parallel_ppo.features.episodes import RECENT, Episodes, EpisodeState
+from parallel_ppo.features.recurrence import Walk
 from parallel_ppo.memory.table import private
 from parallel_ppo.workers.worker import Worker
 
@@ -67,5 +68,5 @@ def test_a_worker_keeps_what_the_environment_says_of_a_level() -> None:
     for step, seeds, solved in zip(told, ([7, 8], [-1, -1]), ([1, 0], [-1, -1]), strict=True):
         rollout.level_seed[:] = rollout.level_complete[:] = -1  # as a collect begins
         env = SimpleNamespace(step=lambda action, step=step: step)
-        Worker.step(SimpleNamespace(), env, SimpleNamespace(), rollout, 0, slice(0, 2))  # type: ignore[arg-type]
+        Worker.step(SimpleNamespace(), env, SimpleNamespace(), Walk(rollout, slice(0, 2), None, 1), 0)  # type: ignore[arg-type]
         assert rollout.level_seed[0].tolist() == seeds and rollout.level_complete[0].tolist() == solved

@@ -183,7 +183,9 @@ def test_every_unmarked_field_of_a_learning_section_counts() -> None:
         known = {key for key in values if key.startswith(f"{section}.")}
         fields = {f"{section}.{key}" for key in Settings.model_fields[section].annotation.model_fields}
         assert fields - known <= {"training.total_timesteps", "training.duration", "env.info_keys"}
-    others = {key for key in values if key.split(".")[0] not in ("env", "training", "curiosity", "recurrence")}
+    others = {
+        key for key in values if key.split(".")[0] not in ("env", "training", "curiosity", "recurrence")
+    }
     assert others == {"hardware.num_threads", "cluster.reduction"}
 
 
