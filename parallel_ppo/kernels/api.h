@@ -118,6 +118,7 @@ void linear_layer_backward(int inputs, int outputs, const float *x, int samples,
 typedef struct {
     int layers, outputs, values; /* K logits or means; V values */
     int components;              /* categorical choices; 0: a Gaussian, or outputs that Python reads */
+    int relu;                    /* between the layers, instead of tanh */
     const int32_t *sizes;        /* [layers + 1] inputs and each layer's units */
     const int32_t *choices;      /* [components] */
     const_pointers parameters;

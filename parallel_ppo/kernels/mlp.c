@@ -1,4 +1,4 @@
-/* Two MLPs of the same shape, one for the action and one for the value, with tanh between their layers and a linear head on each: forward,
+/* Two MLPs of the same shape, one for the action and one for the value, with tanh or ReLU between their layers and a linear head on each: forward,
  * backward, and the choice of an action. On a few rows, a call costs more than its arithmetic: everything that a step needs is one call.
  *
  * Rows of a product are samples or inputs and lanes are outputs, so every sum goes over its terms one after the other, whatever the width of a
@@ -59,7 +59,10 @@ static const float *hidden(const mlp *m, const_pointers parameters, const float 
     for (int l = 0; l < m->layers; l++) {
         const int inputs = m->sizes[l], units = m->sizes[l + 1];
         matrix_product(samples, units, inputs, x, inputs, 1, packed, units, parameters[2 * l + 1], 0, space, units);
-        for (size_t i = 0; i < (size_t)samples * units; i += VL) v_store(space + i, v_tanh(v_load(space + i)));
+        for (size_t i = 0; i < (size_t)samples * units; i += VL) {
+            const vec z = v_load(space + i);
+            v_store(space + i, m->relu ? v_relu(z) : v_tanh(z));
+        }
         x = space;
         packed += (size_t)inputs * units;
         space += (size_t)samples * units;
@@ -116,7 +119,7 @@ static void one_backward(const mlp *m, const_pointers parameters, const float *h
         const int inputs = m->sizes[l], units = m->sizes[l + 1];
         for (size_t i = 0; i < (size_t)samples * units; i += VL) {
             const vec h = v_load(out + i), d = v_load(slope + i);
-            v_store(slope + i, v_fnma(v_mul(d, h), h, d));
+            v_store(slope + i, m->relu ? v_where_positive(h, d) : v_fnma(v_mul(d, h), h, d));
         }
         const float *in = l ? out - (size_t)inputs * samples : x;
         matrix_product(inputs, units, samples, in, 1, inputs, slope, units, NULL, 0, weight_slope, units);

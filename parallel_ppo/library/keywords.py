@@ -71,6 +71,12 @@ class Keywords(TypedDict, total=False):
     init_from: str | None
     # Sizes of the hidden layers of the MLP
     hidden_sizes: Sequence[Any]
+    # Between the hidden layers of the MLP: tanh or relu
+    activation: str
+    # Continuous actions: logarithm of the initial standard deviation
+    initial_log_std: float
+    # How weights are drawn: orthogonal, or fan_in for torch's default, which is uniform up to 1 / sqrt(inputs)
+    initialization: str
     # impala and impoola: factor of the number of channels (16, 32, 32)
     width: float
     # Code that computes the network: torch, native (C, faster) or auto (native if possible)

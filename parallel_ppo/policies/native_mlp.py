@@ -60,6 +60,7 @@ class NativeMlp:
             outputs=self.num_outputs,
             values=self.num_values,
             components=len(choices),
+            relu=policy.trunk.is_relu,
             sizes=self.sizes.ctypes.data,
             choices=self.choices.ctypes.data,
             parameters=ctypes.addressof(self.pointers),

@@ -58,7 +58,9 @@ def sha256(policy: nn.Module, flat: Tensor) -> str:
 
 
 def initialize(policy: Policy, flat: Tensor, seed: int) -> None:
-    """Heads are orthogonal with gains 0.01 and 1, cells with 1; `NetworkKind.initial` decides for trunks."""
+    """Heads are orthogonal with gains 0.01 and 1, cells with 1, and `NetworkKind.initial` decides for trunks,
+    unless `training.initialization` is fan_in.
+    """
     flat.zero_()
     own: dict[str, Tensor] = {}
     if policy.kind.initial == "own":
@@ -66,7 +68,9 @@ def initialize(policy: Policy, flat: Tensor, seed: int) -> None:
         own = {f"trunk.{name}": parameter.detach() for name, parameter in trunk.named_parameters()}
     for index, (name, view) in enumerate(views(policy, flat).items()):
         draws = generator(seed, "initial", index)
-        if name in own:
+        if name == "log_std":
+            view.fill_(policy.initial_log_std)
+        elif name in own:
             view.copy_(own[name])
         elif policy.draws_by_fan_in(name):
             fan_in = policy.get_parameter(name.replace("bias", "weight"))[0].numel()

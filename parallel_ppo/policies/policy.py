@@ -41,6 +41,8 @@ class Policy(nn.Module):
         self.value_head = nn.Linear(num_features, settings.curiosity.num_values)
         is_gaussian = spec.action.kind == "gaussian"
         self.log_std = nn.Parameter(torch.zeros(spec.action.sizes[0])) if is_gaussian else None
+        self.initial_log_std = settings.training.initial_log_std
+        self.all_by_fan_in = settings.training.initialization == "fan_in"
 
     def forward(self, observation: Any) -> Output:
         if self.cell is not None:
@@ -69,7 +71,9 @@ class Policy(nn.Module):
         return sequences.as_given(output), state
 
     def draws_by_fan_in(self, name: str) -> bool:
-        """In a mixed trunk, this applies to the networks of images only."""
+        """In a mixed trunk, a network's own kind of draws applies to images only."""
+        if self.all_by_fan_in:
+            return name != "log_std"
         prefix = "trunk.images." if isinstance(self.trunk, Mixed) else "trunk."
         return self.kind.initial == "fan_in" and name.startswith(prefix)
 
@@ -89,15 +93,15 @@ class Policy(nn.Module):
 
 def _trunk(kind: NetworkKind, settings: Settings, spec: EnvSpec) -> Any:
     module, _, name = kind.trunk.partition(":")
-    hidden = list(settings.training.hidden_sizes)
+    mlp = list(settings.training.hidden_sizes), settings.training.activation
     is_own = kind.initial == "own"
     make = maker(kind.trunk) if is_own else getattr(importlib.import_module(module), name)
     if kind.has_width:
         make = functools.partial(make, factor=settings.training.width)
     if kind.reads == "vectors":
-        return make(spec.observation_shape[0], hidden)
+        return make(spec.observation_shape[0], *mlp)
     if spec.parts:
-        vector = Mlp(spec.vector_shape[0], hidden) if spec.vector_shape else None
+        vector = Mlp(spec.vector_shape[0], *mlp) if spec.vector_shape else None
         return Mixed(make, spec.image_shapes, vector)
     return make(*spec.observation_shape)
 

@@ -41,6 +41,7 @@ class StackedMlp:
         assert policy.value_trunk is not None
         self.policy = policy
         self.at = StackedViews(policy, parameters)
+        self.is_relu = policy.trunk.is_relu
         self.transposed = [weight.transpose(1, 2) for weight in self.at.weights]
         self.layers: list[Tensor] = []  # the last `forward`
 
@@ -64,7 +65,8 @@ class StackedMlp:
         """The input and the output of every hidden layer, each [2, B, ...]."""
         layers = [observation.expand(2, *observation.shape)]
         for weight, bias in zip(self.transposed, self.at.biases, strict=True):
-            layers.append(torch.baddbmm(bias, layers[-1], weight).tanh_())
+            units = torch.baddbmm(bias, layers[-1], weight)
+            layers.append(units.relu_() if self.is_relu else units.tanh_())
         return layers
 
     def backward(self, gradient: OutputGradient, into: StackedViews) -> None:
@@ -75,11 +77,16 @@ class StackedMlp:
             torch.mm(gradient.action, heads_at.action_weight, out=slope[0])
             heads_at.value_slope(gradient, out=slope[1])
         for index in range(len(self.transposed) - 1, -1, -1):
-            slope = torch.ops.aten.tanh_backward(slope, layers[index + 1])
+            slope = self._through_activation(slope, layers[index + 1])
             torch.bmm(slope.transpose(1, 2), layers[index], out=into.weights[index])
             torch.sum(slope, 1, keepdim=True, out=into.biases[index])
             if index:
                 slope = torch.bmm(slope, self.at.weights[index])
+
+    def _through_activation(self, slope: Tensor, units: Tensor) -> Tensor:
+        if self.is_relu:
+            return torch.ops.aten.threshold_backward(slope, units, 0)
+        return torch.ops.aten.tanh_backward(slope, units)
 
     def gradient_views(self, flat: Tensor) -> StackedViews:
         return StackedViews(self.policy, flat)

@@ -12,11 +12,12 @@ from torch.nn import functional
 
 
 class Mlp(nn.Module):
-    def __init__(self, num_inputs: int, hidden_sizes: list[int]) -> None:
+    def __init__(self, num_inputs: int, hidden_sizes: list[int], activation: str = "tanh") -> None:
         super().__init__()
+        self.is_relu = activation == "relu"
         layers: list[nn.Module] = []
         for before, after in zip((num_inputs, *hidden_sizes), hidden_sizes, strict=False):
-            layers += [nn.Linear(before, after), nn.Tanh()]
+            layers += [nn.Linear(before, after), nn.ReLU() if self.is_relu else nn.Tanh()]
         self.layers = nn.Sequential(*layers)
         self.num_features = hidden_sizes[-1] if hidden_sizes else num_inputs
 

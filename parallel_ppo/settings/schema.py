@@ -204,6 +204,18 @@ class TrainingSettings(Section):
     hidden_sizes: Annotated[list[Width], Field(max_length=64)] = setting(
         [64, 64], "Sizes of the hidden layers of the MLP."
     )
+    activation: Literal["tanh", "relu"] = setting(
+        "tanh", "Between the hidden layers of the MLP: tanh or relu."
+    )
+    initial_log_std: Annotated[float, Field(ge=-10, le=2)] = setting(
+        0.0, "Continuous actions: logarithm of the initial standard deviation."
+    )
+    initialization: Literal["orthogonal", "fan_in"] = setting(
+        "orthogonal",
+        "How weights are drawn: orthogonal, or fan_in for torch's default, which is uniform up to"
+        " 1 / sqrt(inputs). Orthogonal heads have gains 0.01 (actions) and 1 (value). The layers below have"
+        " gain sqrt(2), except in impala and impoola (fan_in) and in your own network.",
+    )
     width: Annotated[float, Field(gt=0, le=32)] = setting(
         1.0,
         "impala and impoola: factor of the number of channels (16, 32, 32). The native kernels support 1, 2,"

@@ -246,6 +246,12 @@ def resolve_policy(settings: Settings, spec: EnvSpec) -> Settings:
         )
     if settings.training.width != 1 and not kind.has_width:
         raise InputError(f"training.width: is for impala and impoola, the network is {name}; remove it")
+    if settings.training.activation != "tanh" and not spec.vector_shape:
+        raise InputError(f"training.activation: is for MLPs, the network is {name}; remove it")
+    if settings.training.initial_log_std and spec.action.kind != "gaussian":
+        raise InputError(
+            f"training.initial_log_std: is for continuous actions, those of {settings.env.id} are not; remove it"
+        )
     if settings.training.normalize_observations and not spec.vector_shape:
         raise InputError(
             "training.normalize_observations: is for vector observations; images are scaled by 1/255"

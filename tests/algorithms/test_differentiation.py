@@ -27,8 +27,10 @@ SAMPLES = 96
 SCALARS = (0.1, 0.9, 0.2)
 
 
-def network(spec: ActionSpec, hidden: list[int], curiosity: str = "none") -> tuple[Policy, torch.Tensor]:
-    settings = Settings().changed("training", policy="mlp", hidden_sizes=hidden)
+def network(
+    spec: ActionSpec, hidden: list[int], curiosity: str = "none", activation: str = "tanh"
+) -> tuple[Policy, torch.Tensor]:
+    settings = Settings().changed("training", policy="mlp", hidden_sizes=hidden, activation=activation)
     settings = settings.changed("curiosity", kind=curiosity)
     policy = Policy(settings, EnvSpec((5,), "float32", spec, 0))
     flat = torch.zeros(num_flat(policy))
@@ -97,12 +99,14 @@ def observations(num_samples: int = SAMPLES) -> torch.Tensor:
 
 @pytest.mark.parametrize("kind", ACTIONS)
 @pytest.mark.parametrize("hidden", [[16, 12], [8], []], ids=str)
-@pytest.mark.parametrize("clip_value_loss", [True, False])
-def test_every_way_to_differentiate_agrees(kind: str, hidden: list[int], clip_value_loss: bool) -> None:
+@pytest.mark.parametrize(("clip_value_loss", "activation"), [(True, "tanh"), (False, "relu")])
+def test_every_way_to_differentiate_agrees(
+    kind: str, hidden: list[int], clip_value_loss: bool, activation: str
+) -> None:
     """Written out by hand, and by autograd in the outputs only; on a network without autograd and on one
     with it.
     """
-    policy, flat = network(ACTIONS[kind], hidden)
+    policy, flat = network(ACTIONS[kind], hidden, activation=activation)
     observation = observations()
     sampled = samples(policy, observation, clip_value_loss=clip_value_loss)
     expected, expected_sums = end_to_end(policy, observation, sampled)

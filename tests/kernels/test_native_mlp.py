@@ -20,17 +20,22 @@ pytestmark = pytest.mark.skipif(not USABLE, reason="our kernels do not run here"
 
 CATEGORICAL, GAUSSIAN = ActionSpec("categorical", (3, 2)), ActionSpec("gaussian", (6,))
 CASES = [
-    (CATEGORICAL, 4, [64, 64]),
-    (GAUSSIAN, 17, [64, 64]),
-    (ActionSpec("bernoulli", (3,)), 1, [32]),
-    (CATEGORICAL, 5, [16, 80, 48]),
+    (CATEGORICAL, 4, [64, 64], "tanh"),
+    (GAUSSIAN, 17, [64, 64], "relu"),
+    (ActionSpec("bernoulli", (3,)), 1, [32], "tanh"),
+    (CATEGORICAL, 5, [16, 80, 48], "tanh"),
+    (CATEGORICAL, 5, [16, 80, 48], "relu"),
 ]
 
 
 def network(
-    spec: ActionSpec, num_inputs: int, hidden_sizes: list[int], curiosity: str = "none"
+    spec: ActionSpec,
+    num_inputs: int,
+    hidden_sizes: list[int],
+    activation: str = "tanh",
+    curiosity: str = "none",
 ) -> tuple[Policy, torch.Tensor]:
-    settings = Settings().changed("training", policy="mlp", hidden_sizes=hidden_sizes)
+    settings = Settings().changed("training", policy="mlp", hidden_sizes=hidden_sizes, activation=activation)
     settings = settings.changed("curiosity", kind=curiosity)
     policy = Policy(settings, EnvSpec((num_inputs,), "float32", spec, 0))
     flat = torch.zeros(num_flat(policy))
@@ -44,8 +49,11 @@ def samples(num: int, num_inputs: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(2).normal(0, 2, (num, num_inputs)).astype(np.float32))
 
 
-def slow_outputs(policy: Policy, flat: torch.Tensor, observation: torch.Tensor) -> dict[str, np.ndarray]:
+def slow_outputs(
+    policy: Policy, flat: torch.Tensor, observation: torch.Tensor, activation: str = "tanh"
+) -> dict[str, np.ndarray]:
     """Sample by sample, in NumPy and float64."""
+    function = {"tanh": np.tanh, "relu": lambda z: np.maximum(z, 0)}[activation]
     named = {name: view.numpy().astype(np.float64) for name, view in views(policy, flat).items()}
     found: dict[str, list[np.ndarray]] = {"action": [], "value": []}
     for row in observation.numpy().astype(np.float64):
@@ -53,26 +61,26 @@ def slow_outputs(policy: Policy, flat: torch.Tensor, observation: torch.Tensor) 
             units = row
             for name in named:
                 if name.startswith(f"{trunk}.") and name.endswith("weight"):
-                    units = np.tanh(named[name] @ units + named[name.replace("weight", "bias")])
+                    units = function(named[name] @ units + named[name.replace("weight", "bias")])
             found[head].append(named[f"{head}_head.weight"] @ units + named[f"{head}_head.bias"])
     return {head: np.stack(rows) for head, rows in found.items()}
 
 
-@pytest.mark.parametrize(("spec", "num_inputs", "hidden"), CASES)
+@pytest.mark.parametrize(("spec", "num_inputs", "hidden", "activation"), CASES)
 @pytest.mark.parametrize("num", [1, 7, 64])
-def test_outputs_are_those_of_the_slow_twin(spec, num_inputs, hidden, num: int) -> None:
-    policy, flat = network(spec, num_inputs, hidden)
+def test_outputs_are_those_of_the_slow_twin(spec, num_inputs, hidden, activation, num: int) -> None:
+    policy, flat = network(spec, num_inputs, hidden, activation)
     native, observation = NativeMlp(policy, flat), samples(num, num_inputs)
     native.begin_inference()
-    found, expected = native.infer(observation), slow_outputs(policy, flat, observation)
+    found, expected = native.infer(observation), slow_outputs(policy, flat, observation, activation)
     np.testing.assert_allclose(found.action, expected["action"], rtol=1e-5, atol=2e-6)
     np.testing.assert_allclose(found.value, expected["value"][:, 0], rtol=1e-5, atol=2e-6)
 
 
 @pytest.mark.parametrize("curiosity", ["none", "rnd"])
-@pytest.mark.parametrize(("spec", "num_inputs", "hidden"), CASES)
-def test_gradients_are_those_of_autograd(spec, num_inputs, hidden, curiosity: str) -> None:
-    policy, flat = network(spec, num_inputs, hidden, curiosity)
+@pytest.mark.parametrize(("spec", "num_inputs", "hidden", "activation"), CASES)
+def test_gradients_are_those_of_autograd(spec, num_inputs, hidden, activation, curiosity: str) -> None:
+    policy, flat = network(spec, num_inputs, hidden, activation, curiosity)
     native, observation = NativeMlp(policy, flat), samples(50, num_inputs)
     draws = torch.Generator().manual_seed(3)
     by_action = torch.randn(50, heads.num_outputs(spec), generator=draws)
@@ -100,9 +108,9 @@ def test_gradients_are_those_of_autograd(spec, num_inputs, hidden, curiosity: st
         np.testing.assert_allclose(found[name], wanted, rtol=1e-4, atol=2e-5, err_msg=name)
 
 
-@pytest.mark.parametrize(("spec", "num_inputs", "hidden"), CASES)
-def test_actions_are_those_of_the_plain_heads(spec, num_inputs, hidden) -> None:
-    policy, flat = network(spec, num_inputs, hidden)
+@pytest.mark.parametrize(("spec", "num_inputs", "hidden", "activation"), CASES)
+def test_actions_are_those_of_the_plain_heads(spec, num_inputs, hidden, activation) -> None:
+    policy, flat = network(spec, num_inputs, hidden, activation)
     native, observation = NativeMlp(policy, flat), samples(300, num_inputs)
     native.begin_inference()
     noise = heads.draw_noise(spec, np.random.default_rng(5), 300)
@@ -116,8 +124,8 @@ def test_actions_are_those_of_the_plain_heads(spec, num_inputs, hidden) -> None:
 
 def results() -> list[np.ndarray]:
     found = []
-    for spec, num_inputs, hidden in CASES:
-        policy, flat = network(spec, num_inputs, hidden)
+    for spec, num_inputs, hidden, activation in CASES:
+        policy, flat = network(spec, num_inputs, hidden, activation)
         native, observation = NativeMlp(policy, flat), samples(37, num_inputs)
         native.begin_inference()
         found += list(native.act(observation, heads.draw_noise(spec, np.random.default_rng(5), 37)))
@@ -145,12 +153,19 @@ def test_a_sample_does_not_depend_on_its_batch() -> None:
     assert torch.equal(whole.action[9:10], alone.action) and torch.equal(whole.value[9:10], alone.value)
 
 
-def test_extreme_inputs_saturate_and_nan_stays() -> None:
+def test_extreme_inputs_saturate() -> None:
     policy, flat = network(CATEGORICAL, 4, [16])
     native = NativeMlp(policy, flat)
     native.begin_inference()
     large = native.infer(torch.tensor([[1e30, -1e30, 1e30, 3.0], [torch.inf, 0.0, 0.0, 0.0]]))
     assert torch.isfinite(large.action).all() and torch.isfinite(large.value).all()
+
+
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_nan_stays(activation: str) -> None:
+    policy, flat = network(CATEGORICAL, 4, [16], activation)
+    native = NativeMlp(policy, flat)
+    native.begin_inference()
     assert native.infer(torch.tensor([[torch.nan, 0.0, 0.0, 0.0]])).value.isnan().all()
     acted = native.act(torch.full((1, 4), torch.nan), np.full((1, 2), 0.5, np.float32))
     assert np.isnan(acted.log_prob).all()

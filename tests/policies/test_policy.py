@@ -72,6 +72,29 @@ def test_a_width_scales_the_channels(kind: str, capsys: pytest.CaptureFixture[st
     assert wider.training.kernels == ("torch" if unusable(kind, IMAGE.observation_shape) else "native")
 
 
+def test_mlps_are_drawn_as_the_settings_say() -> None:
+    gaussian = ActionSpec("gaussian", (2,))
+    settings = small_settings(
+        "Pendulum-v1", "mlp", training__initialization="fan_in", training__initial_log_std=-2.0
+    )
+    policy = Policy(settings, EnvSpec((400,), "float32", gaussian, 0))
+    flat = torch.zeros(num_flat(policy))
+    initialize(policy, flat, 1)
+    named = views(policy, flat)
+    assert (named.pop("log_std") == -2).all()
+    for name, view in named.items():
+        limit = 1 / math.sqrt(policy.get_parameter(name.replace("bias", "weight")).shape[1])
+        assert 0.3 * limit < view.abs().max() <= limit, name
+    assert named["trunk.layers.0.weight"].abs().max() > 0.99 / 20
+
+
+def test_settings_of_mlps_are_refused_elsewhere() -> None:
+    with pytest.raises(InputError, match=r"training.activation: is for MLPs, the network is impala"):
+        resolve_policy(small_settings("coinrun", "auto", training__activation="relu"), IMAGE)
+    with pytest.raises(InputError, match=r"training.initial_log_std: is for continuous actions"):
+        resolve_policy(small_settings("CartPole-v1", "mlp", training__initial_log_std=-1.0), VECTOR)
+
+
 def test_a_width_is_refused_where_nothing_is_scaled() -> None:
     with pytest.raises(InputError, match=r"training.width: is for impala and impoola, the network is nature"):
         resolve_policy(small_settings("coinrun", "nature", training__width=2.0), IMAGE)
