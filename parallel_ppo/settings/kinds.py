@@ -27,7 +27,7 @@ ALGORITHM_KINDS = {
     "ppo": AlgorithmKind({}, single_pass=False, may_lag=True),
     "a2c": AlgorithmKind(ACTOR_CRITIC),
     "a3c": AlgorithmKind(ACTOR_CRITIC, in_turn=True),
-    "impala": AlgorithmKind(ONE_PASS | {"n_steps": 20, "lag": 1, "max_grad_norm": 40.0}, may_lag=True),
+    "impala": AlgorithmKind(ONE_PASS | {"n_steps": 20, "lag": 1}, may_lag=True),
     "appo": AlgorithmKind({"lag": 1, "clip_value_loss": False}, single_pass=False, may_lag=True),
 }
 

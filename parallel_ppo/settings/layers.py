@@ -17,6 +17,8 @@ from parallel_ppo.settings.rules import checked
 from parallel_ppo.settings.schema import EnvSettings, Settings, TrainingSettings
 from parallel_ppo.settings.yaml_files import read_yaml
 
+PLR_EVALUATION_INTERVAL = 10
+
 
 def load_settings(
     *, file: Path | None, flags: dict[str, Any], base: dict[str, Any] | None = None
@@ -44,6 +46,7 @@ def read_settings(
             _merge(merged.setdefault(section, {}), values)
     _fill_in_algorithm(merged)
     _fill_in_curiosity(merged)
+    _fill_in_evaluation(merged)
     try:
         return Settings.model_validate(merged)
     except ValidationError as error:
@@ -66,6 +69,14 @@ def _fill_in_algorithm(merged: dict[str, dict[str, Any]]) -> None:
 def _fill_in_curiosity(merged: dict[str, dict[str, Any]]) -> None:
     section = merged.get("curiosity", {})
     merged["curiosity"] = curiosity_defaults(str(section.get("kind")), section.get("combine")) | section
+
+
+def _fill_in_evaluation(merged: dict[str, dict[str, Any]]) -> None:
+    """Training returns with plr are of the levels that it chose, so evaluations choose the best checkpoint."""
+    if merged.get("env", {}).get("level_sampler") == "plr":
+        section = {"interval": PLR_EVALUATION_INTERVAL} | merged.get("evaluation", {})
+        if section["interval"] and section.get("chooses_best", True):
+            merged["evaluation"] = {"chooses_best": True} | section
 
 
 def _merge(below: dict[str, Any], values: dict[str, Any]) -> None:

@@ -276,9 +276,7 @@ class TrainingSettings(Section):
     clip_value_loss: bool = setting(
         True, "Clip the change of the value by `clip_range`.", shown="true; other algorithms: false"
     )
-    max_grad_norm: PositiveFloat = setting(
-        0.5, "Largest norm of the gradient; longer ones are scaled down.", shown="0.5; impala: 40"
-    )
+    max_grad_norm: PositiveFloat = setting(0.5, "Largest norm of the gradient; longer ones are scaled down.")
     optimizer: Literal["adam", "adamw", "rmsprop", "rmsprop_tf"] = setting(
         "adam",
         "adam, adamw, rmsprop (torch's) or rmsprop_tf (TensorFlow's: epsilon inside the root, squares start at"
@@ -473,11 +471,14 @@ class LoggingSettings(Section):
 
 
 class EvaluationSettings(Section):
-    interval: Positive | None = setting(None, "Iterations between evaluations; none: no evaluation.")
+    interval: Positive | None = setting(
+        None, "Iterations between evaluations; none: no evaluation.", shown="none; with plr: 10"
+    )
     chooses_best: bool = setting(
         False,
         "The checkpoint `best` has the highest mean return of an evaluation (unseen levels, if any) instead of"
         " the highest mean training return. Needs `interval`.",
+        shown="false; with plr: true",
     )
     num_episodes: Annotated[int, Field(ge=1, le=1_000_000)] = setting(
         32, "Episodes on each set of levels (training and unseen)."

@@ -48,8 +48,8 @@ ROWS = {
     "state of an environment's own": ["--env", f"{SAMPLE}Walker-v0", *NORMALIZED, *USUAL],
     "no reuse": ["--env", f"{SAMPLE}Peculiar-v0", "--set", "env.kwargs={habit: differs when reused}", *USUAL],
     "Box2D": ["--env", "BipedalWalker-v3", "--set", "env.kwargs.max_episode_steps=7", *NORMALIZED, *USUAL],
-    "mujoco, relu": ["--env", "Reacher-v5", "--set", "training.activation=relu", "--set",
-                     "training.initialization=fan_in", "--set", "training.initial_log_std=-1", *NORMALIZED, *USUAL],
+    "mujoco": ["--env", "Reacher-v5", "--set", "training.activation=relu", "--set",
+               "training.initialization=fan_in", "--set", "training.initial_log_std=-1", *NORMALIZED, *USUAL],
 }  # fmt: skip
 NODES = {  # rows that two nodes learn as well
     "a3c": [*CARTPOLE, *A3C],

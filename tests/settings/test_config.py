@@ -57,6 +57,22 @@ def test_file_over_defaults_and_flags_over_file(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("flags", "interval", "chooses"),
+    [
+        ({}, 10, True),
+        ({"evaluation.interval": 3}, 3, True),
+        ({"evaluation.interval": None}, None, False),
+        ({"evaluation.chooses_best": False}, None, False),
+        ({"env.level_sampler": "uniform"}, None, False),
+    ],
+)
+def test_evaluations_choose_the_best_checkpoint_of_plr(flags: dict, interval: int, chooses: bool) -> None:
+    plr = {"env.level_sampler": "plr", "env.num_levels": 200}
+    evaluation = load_settings(file=None, flags=plr | flags).evaluation
+    assert (evaluation.interval, evaluation.chooses_best) == (interval, chooses)
+
+
 SHIPPED = sorted(path.stem for path in (ROOT / "config").glob("*.yaml"))
 
 
