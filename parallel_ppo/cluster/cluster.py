@@ -4,7 +4,7 @@ T steps, E envs, L microbatches, P parameters.
 """
 
 import contextlib
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from parallel_ppo.memory.snapshots import Environments, Snapshot
 from parallel_ppo.settings.sizes import Sizes
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import Pool
+
+Value = TypeVar("Value", int, str | None)
 
 
 class NodeReport(NamedTuple):
@@ -41,7 +43,7 @@ class Cluster:
 
     def __init__(self, sizes: Sizes, node: Node = ALONE) -> None:
         self.node, self.names = node, [f"{node.rank}:{short_host_name()}"]
-        self.rounds_alike = True  # all nodes compute the same bits from the same numbers
+        self.same_bits = True  # all nodes compute the same bits from the same numbers
         self.slices, self.microbatches = own_slices(sizes, node), own_microbatches(sizes, node)
         # The workers add these up. Empty if the nodes exchange several groups of microbatches.
         self.reduced_microbatches = self.microbatches
@@ -56,9 +58,9 @@ class Cluster:
 
     def decide(self, value: str | None) -> str | None:
         """The first node's value."""
-        return value
+        return self.values_of_all(value)[0]
 
-    def values_of_all(self, value: int) -> list[int]:
+    def values_of_all(self, value: Value) -> list[Value]:
         return [value]
 
     def share_state(self, memory: Memory, snapshot: Snapshot) -> Snapshot:

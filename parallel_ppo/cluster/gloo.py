@@ -15,7 +15,7 @@ from safetensors import numpy as safetensors
 from parallel_ppo.algorithms.algorithm import Statistics
 from parallel_ppo.algorithms.minibatches import tree_sum
 from parallel_ppo.cluster import nodes, rendezvous
-from parallel_ppo.cluster.cluster import Cluster, NodeReport
+from parallel_ppo.cluster.cluster import Cluster, NodeReport, Value
 from parallel_ppo.cluster.exchange import Exchange
 from parallel_ppo.cluster.nodes import Node
 from parallel_ppo.cluster.rendezvous import Meeting
@@ -76,7 +76,7 @@ class GlooCluster(Cluster):
         """Without `exact_order` gloo adds the gradients: faster, but the last bits depend on the nodes."""
         super().__init__(sizes, node)
         self.sizes, self.meeting, self.exact_order = sizes, meeting, exact_order
-        self.names, self.rounds_alike = meeting.names, meeting.rounds_alike
+        self.names, self.same_bits = meeting.names, meeting.same_bits
         everyone = [Node(rank, node.size) for rank in range(node.size)]
         self.all_slices = [nodes.own_slices(sizes, other) for other in everyone]
         self.all_microbatches = [nodes.own_microbatches(sizes, other) for other in everyone]
@@ -99,10 +99,7 @@ class GlooCluster(Cluster):
 
     # --- the loop's questions -------------------------------------------------------------------------------
 
-    def decide(self, value: str | None) -> str | None:
-        return self.exchange.gather_messages("decide", value)[0]
-
-    def values_of_all(self, value: int) -> list[int]:
+    def values_of_all(self, value: Value) -> list[Value]:
         return self.exchange.gather_messages("value", value)
 
     def close_iteration(self, report: NodeReport) -> list[NodeReport]:
@@ -123,10 +120,10 @@ class GlooCluster(Cluster):
     def gather_columns(self, memory: Memory, iteration: int) -> None:
         """With proof that all nodes have the same parameters."""
         self.exchange.iteration = iteration
-        if not self.rounds_alike:
+        if not self.same_bits:
             self.exchange.gather_messages("parameters")
             self.exchange.broadcast(memory.parameters, 0)
-        self._same_parameters(self.exchange.gather_messages("columns", _digest(memory.parameters)))
+        self._check_equal("columns", memory.parameters)
         columns = [self._columns(slices) for slices in self.all_slices]
         with self.exchange.transferring():
             self._gather_along(memory.rollout(iteration).gathered_columns(), columns, axis=1)
@@ -157,7 +154,9 @@ class GlooCluster(Cluster):
             piece[...] = data.view(piece.dtype).reshape(piece.shape)
             position += piece.nbytes
 
-    def _same_parameters(self, digests: list[str]) -> None:
+    def _check_equal(self, place: str, parameters: np.ndarray) -> None:
+        own = hashlib.blake2b(parameters.tobytes(), digest_size=16).hexdigest()
+        digests = self.exchange.gather_messages(place, own)
         for name, digest in zip(self.names, digests, strict=True):
             if digest != digests[0]:
                 raise ClusterError(
@@ -218,7 +217,7 @@ class GlooCluster(Cluster):
             stamps = memory.state_stamp[memory.slot(counters["iteration"])]
             stamps[self.slices.start : self.slices.stop] = counters["iteration"]
         shared = Snapshot(counters, safetensors.load(data.tobytes()), environments)
-        self._same_parameters(self.exchange.gather_messages("shared", _digest(shared.arrays["parameters"])))
+        self._check_equal("shared", shared.arrays["parameters"])
         return shared
 
     def gather_environments(self, environments: Environments) -> None:
@@ -244,10 +243,6 @@ class GlooCluster(Cluster):
         self.exchange.close()
 
 
-def _digest(parameters: np.ndarray) -> str:
-    return hashlib.blake2b(parameters.tobytes(), digest_size=16).hexdigest()
-
-
 def join(
     settings: Settings,
     node: Node,
@@ -266,8 +261,8 @@ def join(
         f"node {own.name} of {node.size}, over {meeting.interface} ({own.address}); nodes:"
         f" {', '.join(meeting.names)}"
     )
-    if not meeting.rounds_alike:
-        note("the nodes round differently, so the learned parameters depend on them (bit_exact: false)")
+    if not meeting.same_bits:
+        note("the nodes differ, so the learned parameters depend on them (bit_exact: false)")
     elif not portable and len({other.cpu_model for other in meeting.nodes}) > 1:
         note("the nodes have different CPUs; the run stops if their results differ")
     exact_order = settings.cluster.reduction == "tree"

@@ -22,13 +22,16 @@ import numpy as np
 import psutil
 import torch
 import torch.distributed as distributed
+from pydantic import TypeAdapter
 
 from parallel_ppo.cluster.engines import find_engine
 from parallel_ppo.cluster.nodes import Node, boot_id, short_host_name
+from parallel_ppo.envs.versions import one_procgen, versions_of
 from parallel_ppo.exits import ClusterError, InputError
 from parallel_ppo.kernels.build import build
 from parallel_ppo.kernels.choice import choose_variant
 from parallel_ppo.machine.resources import Machine
+from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.learning import learning_settings
 from parallel_ppo.settings.schema import ClusterSettings, Settings
 from parallel_ppo.version import VERSION, source_digest
@@ -50,10 +53,10 @@ class NodeInfo(NamedTuple):
     address: str
     cpu_model: str
     must_match: dict[str, Any]
-    rounding: dict[str, str]  # decides the last bits of the node's results
+    bits: dict[str, str]  # versions and the like that may change the node's results
 
 
-FIELD_TYPES = (str, str, str, list, str, str, dict, dict)
+NODE_INFO = TypeAdapter(NodeInfo)
 
 
 class Meeting(NamedTuple):
@@ -68,8 +71,8 @@ class Meeting(NamedTuple):
         return [node.name for node in self.nodes]
 
     @property
-    def rounds_alike(self) -> bool:
-        return all(node.rounding == self.nodes[0].rounding for node in self.nodes)
+    def same_bits(self) -> bool:
+        return all(_difference(self.nodes[0], node, "bits") is None for node in self.nodes)
 
     def place_on_host(self, rank: int) -> tuple[int, int]:
         """The node's index among those that share its machine and its CPUs, and their number."""
@@ -93,17 +96,15 @@ def describe_node(
         "source code": source_digest(),
         "torch": torch.__version__,
     }
-    rounding = {"portable": str(portable).lower()}
+    bits = {"portable": str(portable).lower()}
+    bits |= one_procgen(versions_of(family_of(settings.env.id).LIBRARIES))
     if not portable:
-        rounding |= {"NumPy": np.__version__, "the instruction set": torch.backends.cpu.get_cpu_capability()}
+        bits |= {"NumPy": np.__version__, "the instruction set": torch.backends.cpu.get_cpu_capability()}
     if not portable and settings.training.kernels == "native":
         library = build(choose_variant()).read_bytes()
-        rounding["the kernel library"] = hashlib.sha256(library).hexdigest()[:16]
+        bits["the kernel library"] = hashlib.sha256(library).hexdigest()[:16]
     name, token = f"{node.rank}:{short_host_name()}", secrets.token_hex(8)
-    as_others_read_it = json.loads(json.dumps(must_match))
-    return NodeInfo(
-        name, token, boot_id(), list(machine.cpus), address, machine.cpu_model, as_others_read_it, rounding
-    )
+    return NodeInfo(name, token, boot_id(), list(machine.cpus), address, machine.cpu_model, must_match, bits)
 
 
 # --- addresses ----------------------------------------------------------------------------------------------
@@ -336,16 +337,12 @@ def read_info(rank: int, message: bytes) -> NodeInfo:
     if not hmac.compare_digest(seal, _seal(f"{rank} ".encode() + data).encode()):
         raise InputError(f"{SECRET}: node {rank} was started with another one; set the same on all nodes")
     try:
-        info = NodeInfo(*json.loads(data))
-        is_valid = all(isinstance(value, kind) for value, kind in zip(info, FIELD_TYPES, strict=True))
-    except (TypeError, ValueError, RecursionError):
-        is_valid = False
-    if not is_valid:
+        return NODE_INFO.validate_json(data)
+    except ValueError:
         raise InputError(
             f"node {rank} runs another version of parallel_ppo than this node ({VERSION}); start all nodes"
             " with the same code"
-        )
-    return info
+        ) from None
 
 
 def check_same(infos: dict[int, NodeInfo]) -> None:
@@ -354,26 +351,23 @@ def check_same(infos: dict[int, NodeInfo]) -> None:
         return
     first = infos[0]
     for _, other in sorted(infos.items()):
-        problem = _difference(first, other, first.must_match, other.must_match)
+        problem = _difference(first, other, "must_match")
         if problem is not None:
             raise InputError(f"{problem}; start all nodes with the same code and settings")
-        problem = _difference(first, other, first.rounding, other.rounding)
+        problem = _difference(first, other, "bits")
         if problem is not None and not first.must_match.get("cluster.allow_different_nodes"):
             raise InputError(
-                f"{problem}, so they round differently; make them alike, or use --allow-different-nodes: the"
+                f"{problem}, so their results may differ; make them alike, or use --allow-different-nodes: the"
                 " learned parameters then depend on the nodes (bit_exact: false)"
             )
 
 
-def _difference(
-    first: NodeInfo, other: NodeInfo, wanted: dict[str, Any], found: dict[str, Any]
-) -> str | None:
-    for key in dict.fromkeys((*wanted, *found)):
-        if wanted.get(key) != found.get(key):
-            return (
-                f"node {other.name} has {key} = {found.get(key)!r}, but node {first.name} has"
-                f" {wanted.get(key)!r}"
-            )
+def _difference(first: NodeInfo, other: NodeInfo, field: str) -> str | None:
+    """A library that only one node has is ignored: the run does not need it."""
+    wanted, found = getattr(first, field), getattr(other, field)
+    for key in wanted:
+        if key in found and wanted[key] != found[key]:
+            return f"node {other.name} has {key} = {found[key]!r}, but node {first.name} has {wanted[key]!r}"
     return None
 
 

@@ -235,7 +235,7 @@ def train_cluster(argv: Sequence[str] | None = None) -> int:
         dest="cluster.allow_different_nodes",
         action="store_true",
         default=argparse.SUPPRESS,
-        help="go on when nodes round differently (NumPy, kernels, instruction set), with bit_exact: false",
+        help="go on when nodes have different libraries, kernels or instruction sets, with bit_exact: false",
     )
     code = execute(parser, "cluster", argv)
     if code == ExitCode.CLUSTER:

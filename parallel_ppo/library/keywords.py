@@ -257,5 +257,5 @@ class Keywords(TypedDict, total=False):
     timeout: float
     # Seconds to wait for all nodes at the start (exit code 6)
     join_timeout: float
-    # Continue if nodes round differently (NumPy, kernels, instruction set), with `bit_exact: false`
+    # Continue if nodes have different libraries, kernels or instruction sets, with `bit_exact: false`
     allow_different_nodes: bool

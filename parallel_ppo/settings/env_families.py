@@ -19,6 +19,11 @@ class EnvFamily(Protocol):
     HAS_LEVELS: bool  # numbered levels that can be solved
 
     @property
+    def LIBRARIES(self) -> Sequence[str]:
+        """Names for pip; the versions of these libraries decide what the environments do."""
+        ...
+
+    @property
     def OPTIONS(self) -> Sequence[str]:
         """Keys of the section `env` that only this family reads."""
         ...

@@ -23,6 +23,7 @@ PACKAGES = (
     (("Vizdoom",), "vizdoom.gymnasium_wrapper", "vizdoom"),
     (("dm_control/",), "shimmy", "shimmy[dm-control]"),
 )  # fmt: skip
+LIBRARIES = ("gymnasium", "box2d", "mujoco", *(project.partition("[")[0] for *_, project in PACKAGES))
 OPTIONS = ("kwargs", "wrappers", "fresh_objects", "action_masks", "info_keys")
 
 

@@ -10,6 +10,7 @@ NAME = "Procgen"
 EXAMPLE = "a Procgen game such as coinrun"
 MODULE = "parallel_ppo.envs.procgen"
 HAS_LEVELS = True
+LIBRARIES = "procgen", "procgen-mirror"
 GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
     "heist", "jumper", "leaper", "maze", "miner", "ninja", "plunder", "starpilot",

@@ -517,7 +517,7 @@ class ClusterSettings(Section):
     join_timeout: Timeout = setting(300.0, "Seconds to wait for all nodes at the start (exit code 6).")
     allow_different_nodes: bool = setting(
         False,
-        "Continue if nodes round differently (NumPy, kernels, instruction set), with `bit_exact: false`.",
+        "Continue if nodes have different libraries, kernels or instruction sets, with `bit_exact: false`.",
     )
 
 

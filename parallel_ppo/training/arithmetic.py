@@ -3,16 +3,16 @@
 A portable run learns the same bits on every x86-64-v3 machine, so none of these matter to it.
 """
 
-import importlib.metadata
-
 import torch
 
+from parallel_ppo.envs.versions import one_procgen, versions_of
 from parallel_ppo.kernels.api import available
 from parallel_ppo.kernels.choice import choose_variant
+from parallel_ppo.settings.env_families import FAMILIES
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.version import ARITHMETIC, VERSION
 
-LIBRARIES = ("torch", "numpy", "gymnasium", "procgen", "procgen-mirror", "box2d", "mujoco", "minigrid")
+LIBRARIES = ("torch", "numpy", *(library for family in FAMILIES for library in family.LIBRARIES))
 
 OF_MACHINES = frozenset(("cpu", "instructions", "kernels", "torch", "numpy", "parallel_ppo"))
 
@@ -28,12 +28,7 @@ def arithmetic(settings: Settings, cpu_model: str, *, portable: bool) -> dict[st
     }
     if settings.training.kernels == "native":
         found["kernels"] = choose_variant()
-    for library in LIBRARIES:
-        try:
-            found[library] = importlib.metadata.version(library)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found
+    return found | versions_of(LIBRARIES)
 
 
 def differences(there: dict[str, str], here: dict[str, str]) -> list[str]:
@@ -43,16 +38,9 @@ def differences(there: dict[str, str], here: dict[str, str]) -> list[str]:
     ignored = {"portable"}
     if there.get("portable") == here.get("portable") == "true":
         ignored |= OF_MACHINES
-    there, here = ({"arithmetic": "1"} | _one_procgen(found) for found in (there, here))
+    there, here = ({"arithmetic": "1"} | one_procgen(found) for found in (there, here))
     return [
         f"{name} {there[name]} there, {here[name]} here"
         for name in there
         if name not in ignored and name in here and here[name] != there[name]
     ]
-
-
-def _one_procgen(found: dict[str, str]) -> dict[str, str]:
-    """Python 3.10 has the original, later ones a rebuild (the mirror) with other levels."""
-    mirror = found.get("procgen-mirror")
-    others = {name: version for name, version in found.items() if name != "procgen-mirror"}
-    return others if mirror is None else others | {"procgen": f"{mirror} (mirror)"}

@@ -155,7 +155,7 @@ def _load_state(run: Run) -> None:
         state.begin(plan.initial)
     _report_replay_check(plan, state, display)
     state.rewind(run.cluster.share_state(run.memory, state.snapshot()))
-    state.counters.bit_exact &= run.cluster.rounds_alike
+    state.counters.bit_exact &= run.cluster.same_bits
     run.snapshot, run.earlier_restarts = state.snapshot(), state.counters.worker_restarts
     run.budget.start(state.counters)
 

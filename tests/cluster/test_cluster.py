@@ -378,12 +378,29 @@ def test_nodes_that_round_differently_are_refused_unless_allowed(tmp_path: Path)
 def test_what_decides_the_last_bits_must_match(key: str) -> None:
     settings = small_settings("coinrun", "impala", training__kernels="native")
     info = rendezvous.describe_node(settings, Node(0, 2), read_machine(), "127.0.0.1", portable=False)
-    other = info._replace(name="1:there", rounding=info.rounding | {key: "another"})
+    other = info._replace(name="1:there", bits=info.bits | {key: "another"})
     with pytest.raises(InputError, match=f"node 1:there has {key} = 'another'.*--allow-different-nodes"):
         rendezvous.check_same({0: info, 1: other})
     allowed = info.must_match | {"cluster.allow_different_nodes": True}
     rendezvous.check_same({0: info._replace(must_match=allowed), 1: other._replace(must_match=allowed)})
-    assert not rendezvous.Meeting(None, [info, other], "lo").rounds_alike  # type: ignore[arg-type]
+    assert not rendezvous.Meeting(None, [info, other], "lo").same_bits  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("game", "policy", "library"), [("CartPole-v1", "mlp", "gymnasium"), ("coinrun", "impala", "procgen")]
+)
+def test_versions_of_the_environments_must_match(game: str, policy: str, library: str) -> None:
+    """Even of a portable run. A library that only one node has is not needed."""
+    settings = small_settings(game, policy)
+    info = rendezvous.describe_node(settings, Node(0, 2), read_machine(), "127.0.0.1", portable=True)
+    assert set(info.bits) & {"gymnasium", "procgen"} == {library}
+    without = info._replace(bits={key: info.bits[key] for key in ("portable", library)})
+    rendezvous.check_same({0: without, 1: without._replace(bits=without.bits | {"mujoco": "3"})})
+    other = info._replace(name="1:there", bits=info.bits | {library: "0.1"})
+    with pytest.raises(
+        InputError, match=f"node 1:there has {library} = '0.1', but .*--allow-different-nodes"
+    ):
+        rendezvous.check_same({0: info, 1: other})
 
 
 @pytest.mark.multiprocess
