@@ -4,7 +4,7 @@ T steps, E envs, L microbatches, P parameters.
 """
 
 import contextlib
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,6 @@ from parallel_ppo.memory.snapshots import Environments, Snapshot
 from parallel_ppo.settings.sizes import Sizes
 from parallel_ppo.workers.memory import Memory
 from parallel_ppo.workers.pool import Pool
-
-Value = TypeVar("Value", int, str | None)
 
 
 class NodeReport(NamedTuple):
@@ -60,7 +58,7 @@ class Cluster:
         """The first node's value."""
         return self.values_of_all(value)[0]
 
-    def values_of_all(self, value: Value) -> list[Value]:
+    def values_of_all(self, value: Any) -> list[Any]:
         return [value]
 
     def share_state(self, memory: Memory, snapshot: Snapshot) -> Snapshot:

@@ -7,6 +7,7 @@ T steps, E envs, L microbatches, P parameters, N nodes.
 import contextlib
 import hashlib
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,7 +16,7 @@ from safetensors import numpy as safetensors
 from parallel_ppo.algorithms.algorithm import Statistics
 from parallel_ppo.algorithms.minibatches import tree_sum
 from parallel_ppo.cluster import nodes, rendezvous
-from parallel_ppo.cluster.cluster import Cluster, NodeReport, Value
+from parallel_ppo.cluster.cluster import Cluster, NodeReport
 from parallel_ppo.cluster.exchange import Exchange
 from parallel_ppo.cluster.nodes import Node
 from parallel_ppo.cluster.rendezvous import Meeting
@@ -99,7 +100,7 @@ class GlooCluster(Cluster):
 
     # --- the loop's questions -------------------------------------------------------------------------------
 
-    def values_of_all(self, value: Value) -> list[Value]:
+    def values_of_all(self, value: Any) -> list[Any]:
         return self.exchange.gather_messages("value", value)
 
     def close_iteration(self, report: NodeReport) -> list[NodeReport]:
