@@ -1,5 +1,6 @@
 """Shared by the tests: small settings, an in-process trainer without files, and the real commands."""
 
+import inspect
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from parallel_ppo.machine.placement import set_thread_variables
@@ -27,6 +29,7 @@ for _number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
     ):  # a background job's child would ignore what the tests send
         signal.signal(_number, signal.SIG_DFL)
 ROOT = Path(__file__).resolve().parent.parent
+TESTS = f"{ROOT / 'tests'}/"
 SMALL = {"env.num_envs": 16, "training.n_steps": 16, "training.batch_size": 64}
 
 
@@ -103,7 +106,6 @@ def train_here(directory: Path, *arguments: str) -> Outcome:
     return Outcome(subprocess.CompletedProcess([], 0, "", ""), directory)
 
 
-TRAINED = {"real_run"}  # fixtures that train
 # Functions that train or start a process.
 STARTS = {
     *("train", "train_here", "train_parallel", "train_sequential", "command", "Popen", "Training", "Nodes"),
@@ -112,12 +114,35 @@ STARTS = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks as slow what trains, so that `make test-fast` leaves it out."""
+    """Marks as slow what trains, itself or by a fixture or a helper, so that `make test-fast` leaves it out."""
+    known: dict[Any, bool] = {}
     for item in items:
-        code = getattr(getattr(item, "function", None), "__code__", None)
-        calls = STARTS.intersection(code.co_names) if code is not None else ()
-        if calls or TRAINED.intersection(getattr(item, "fixturenames", ())):
+        fixtures = getattr(item, "_fixtureinfo", None)
+        definitions = fixtures.name2fixturedefs.values() if fixtures is not None else ()
+        functions = [getattr(item, "function", None), *(each[-1].func for each in definitions)]
+        if any(starts(function, known) for function in functions):
             item.add_marker(pytest.mark.slow)
+
+
+def starts(function: Any, known: dict[Any, bool]) -> bool:
+    """Whether a function or class of the tests, or one that it names, is or calls one of STARTS."""
+    function = inspect.unwrap(function) if callable(function) else function
+    if isinstance(function, type):
+        return any(starts(method, known) for method in vars(function).values())
+    if not inspect.isfunction(function) or not function.__code__.co_filename.startswith(TESTS):
+        return False
+    if function not in known:
+        known[function] = False  # until it is known, for those that call themselves
+        names = names_in(function.__code__)
+        helpers = (function.__globals__.get(name) for name in names)
+        known[function] = bool(STARTS & names) or any(starts(helper, known) for helper in helpers)
+    return known[function]
+
+
+def names_in(code: CodeType) -> set[str]:
+    """Its globals and attributes, those of inner functions included."""
+    inner = (names_in(constant) for constant in code.co_consts if isinstance(constant, CodeType))
+    return set(code.co_names).union(*inner)
 
 
 @pytest.fixture(autouse=True)

@@ -75,6 +75,7 @@ def test_reports_read_files_only() -> None:
         "arguments",
         "storage.files",
         "storage.json_lines",
+        "records.metrics",
         "settings.learning",
         "settings.schema",
         "settings.yaml_files",
