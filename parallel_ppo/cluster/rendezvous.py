@@ -26,7 +26,7 @@ from pydantic import TypeAdapter
 
 from parallel_ppo.cluster.engines import find_engine
 from parallel_ppo.cluster.nodes import Node, boot_id, short_host_name
-from parallel_ppo.envs.versions import one_procgen, versions_of
+from parallel_ppo.envs.versions import one_procgen, python_versions, versions_of
 from parallel_ppo.exits import ClusterError, InputError
 from parallel_ppo.kernels.build import build
 from parallel_ppo.kernels.choice import choose_variant
@@ -96,7 +96,7 @@ def describe_node(
         "source code": source_digest(),
         "torch": torch.__version__,
     }
-    bits = {"portable": str(portable).lower()}
+    bits = {"portable": str(portable).lower(), **python_versions(settings)}
     bits |= one_procgen(versions_of(family_of(settings.env.id).LIBRARIES))
     if not portable:
         bits |= {"NumPy": np.__version__, "the instruction set": torch.backends.cpu.get_cpu_capability()}

@@ -17,6 +17,7 @@ class EnvFamily(Protocol):
     EXAMPLE: str  # for messages
     MODULE: str  # its environments, in `envs/`
     HAS_LEVELS: bool  # numbered levels that can be solved
+    PLAYS_IN_PYTHON: bool  # so the versions of Python and NumPy may decide what it computes
 
     @property
     def LIBRARIES(self) -> Sequence[str]:

@@ -12,6 +12,7 @@ NAME = "Gymnasium"
 EXAMPLE = "a registered Gymnasium id such as CartPole-v1"
 MODULE = "parallel_ppo.envs.gymnasium"
 HAS_LEVELS = False
+PLAYS_IN_PYTHON = True
 # The packages that register ids of other projects: how the ids begin, module, and name for pip.
 PACKAGES = (
     (("ALE/",), "ale_py", "ale-py"),

@@ -11,6 +11,7 @@ EXAMPLE = "a Procgen game such as coinrun"
 MODULE = "parallel_ppo.envs.procgen"
 HAS_LEVELS = True
 LIBRARIES = "procgen", "procgen-mirror"
+PLAYS_IN_PYTHON = False
 GAMES = (
     "bigfish", "bossfight", "caveflyer", "chaser", "climber", "coinrun", "dodgeball", "fruitbot",
     "heist", "jumper", "leaper", "maze", "miner", "ninja", "plunder", "starpilot",

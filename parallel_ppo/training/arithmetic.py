@@ -1,11 +1,12 @@
 """The machine's share in a run's bits: the CPU and the versions of the libraries that compute.
 
-A portable run learns the same bits on every x86-64-v3 machine, so none of these matter to it.
+A portable run learns the same bits on every x86-64-v3 machine, so none of these matter to it. Environments in Python
+may need the same minor version of Python and major version of NumPy.
 """
 
 import torch
 
-from parallel_ppo.envs.versions import one_procgen, versions_of
+from parallel_ppo.envs.versions import one_procgen, python_versions, versions_of
 from parallel_ppo.kernels.api import available
 from parallel_ppo.kernels.choice import choose_variant
 from parallel_ppo.settings.env_families import FAMILIES
@@ -24,6 +25,7 @@ def arithmetic(settings: Settings, cpu_model: str, *, portable: bool) -> dict[st
         "cpu": cpu_model,
         "instructions": torch.backends.cpu.get_cpu_capability(),
         "parallel_ppo": VERSION,
+        **python_versions(settings),
         "functions": "compiled" if available()[0] else "NumPy's",
     }
     if settings.training.kernels == "native":

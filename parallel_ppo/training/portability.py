@@ -1,8 +1,11 @@
 """Is a run portable: do all x86-64-v3 machines learn the same bits? Needs no torch."""
 
+from typing import Any
+
 from parallel_ppo.envs.contract import EnvSpec
 from parallel_ppo.kernels.choice import unsuitable
-from parallel_ppo.settings.kinds import NETWORKS
+from parallel_ppo.settings.kinds import NETWORKS, is_own
+from parallel_ppo.settings.named_code import find
 from parallel_ppo.settings.schema import Settings
 
 COMPUTED_BY_TORCH = "color_jitter", "grayscale", "random_conv"  # augmentations
@@ -19,9 +22,20 @@ def tied_to_machine(settings: Settings, spec: EnvSpec, machine_functions: str) -
         reasons.append("curiosity.kind: torch reads images of this size for it, which rounds by CPU")
     if training.augmentation in COMPUTED_BY_TORCH:
         reasons.append(f"training.augmentation: torch computes {training.augmentation}, which rounds by CPU")
+    for name in ("learning_rate_schedule", "clip_range_schedule"):
+        kind = getattr(training, name)
+        if is_own(kind):
+            called = _called_by(find(f"training.{name}", kind))
+            reasons += [f"training.{name}: {kind} calls {called}, which may round by CPU"] if called else []
     if machine_functions:
         reasons.append(f"env.id: {settings.env.id} calls {machine_functions}, which may round by CPU")
     return tuple(reasons)
+
+
+def _called_by(function: Any) -> str:
+    from parallel_ppo.envs.machine_functions import machine_functions_of  # imports gymnasium
+
+    return machine_functions_of(function)
 
 
 def _torch_reads_images(spec: EnvSpec) -> bool:

@@ -1,10 +1,13 @@
 """What an environment calls that may round by CPU."""
 
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
 
-from parallel_ppo.envs.machine_functions import machine_functions
+from parallel_ppo.envs.machine_functions import machine_functions, machine_functions_of
+from tests.envs import sample_functions
 
 
 class Bent(gymnasium.Wrapper):
@@ -20,10 +23,6 @@ class Drawn(gymnasium.Wrapper):
 
 def bent(x: np.ndarray) -> np.ndarray:
     return np.tanh(x)
-
-
-def scaled(self: gymnasium.Env, x: float) -> float:
-    return x**0.5
 
 
 @pytest.mark.parametrize(
@@ -53,7 +52,23 @@ def test_compiled_packages_are_found() -> None:
     assert "Box2D" in machine_functions(gymnasium.make("LunarLander-v3"))
 
 
+@pytest.mark.parametrize(
+    ("function", "found"),
+    [
+        (sample_functions.called_by_another_name, "cos"),
+        (sample_functions.taken_from_a_table, "tanh"),
+        (sample_functions.called_by_default, "cosh"),
+        (sample_functions.in_another_module, "sum"),
+        (sample_functions.imported_inside, "scipy"),
+        (sample_functions.kept_by_a_decorator, "log"),
+        (sample_functions.plain, ""),
+    ],
+)
+def test_functions_are_found_behind_other_names(function: Any, found: str) -> None:
+    assert machine_functions_of(function) == found
+
+
 def test_powers_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     env = gymnasium.make("tests.envs.sample_envs:Chain-v0")
-    monkeypatch.setattr(type(env.unwrapped), "scaled", scaled, raising=False)
+    monkeypatch.setattr(type(env.unwrapped), "scaled", sample_functions.scaled, raising=False)
     assert machine_functions(env) == "**"

@@ -245,10 +245,15 @@ def test_only_the_same_cpu_and_libraries_can_say_different(
 
 @pytest.mark.parametrize(
     ("there", "code"),
-    [({"cpu": "B", "numpy": "2.4"}, 1), ({"cpu": "B", "arithmetic": "1"}, 8), ({"procgen-mirror": "0"}, 8)],
+    [
+        ({"cpu": "B", "numpy": "2.4"}, 1),
+        ({"cpu": "B", "arithmetic": "1"}, 8),
+        ({"procgen-mirror": "0"}, 8),
+        ({"NumPy's rules": "2"}, 8),
+    ],
 )
 def test_a_portable_run_is_compared_on_any_machine(there: dict[str, str], code: int) -> None:
-    here = HERE | {"arithmetic": "2", "portable": "true"}
+    here = HERE | {"arithmetic": "2", "portable": "true", "NumPy's rules": "1"}
     verdict = compare(claim([here | there]), ["a", "x"], here)
     assert verdict.code == code and ("no CPU causes" in verdict.text) == (code == 1)
     assert compare(claim([here | there]), ["a", "b"], here).code == 0
