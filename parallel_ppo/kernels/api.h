@@ -143,6 +143,35 @@ void mlp_act(const mlp *network, const float *x, int samples, float *space, floa
 void mlp_backward(const mlp *network, const float *x, int samples, float *space, const float *by_action, const float *by_value,
                   pointers gradients);
 
+/* --- a recurrent cell (cell.c) ----------------------------------------------------------------------------------------------------------- */
+
+enum { GRU, LSTM };
+
+/* One layer of torch's nn.GRU or nn.LSTM: weights [G * units][inputs] and [G * units][units], two biases [G * units], of G gates. The weights are
+ * read by `cell_pack`, and the first also by `cell_backward`. A state has 1 or 2 times `units` floats: h, then c. */
+typedef struct {
+    int kind, inputs, units;
+    const_pointers weights;
+    float *packed;
+} recurrent_cell;
+
+size_t cell_packed_floats(const recurrent_cell *cell);
+
+/* With `keep`, also what the backward pass needs. Zero before first use. */
+size_t cell_space_floats(const recurrent_cell *cell, int steps, int samples, int keep);
+
+/* After every change of the weights. */
+void cell_pack(const recurrent_cell *cell);
+
+/* x [steps][B][inputs], state [B][state] -> out [steps][B][units], final [B][state]. Where a start [steps][B] is set, the state is zero before the
+ * step. A sample depends on no other, and a step on no later one. */
+void cell_forward(const recurrent_cell *cell, const float *x, const float *state, const uint8_t *starts, int steps, int samples, int keep, float *space,
+                  float *out, float *final);
+
+/* Overwrites the gradients of the weights and dx [steps][B][inputs], after one forward pass with `keep` in the same space. */
+void cell_backward(const recurrent_cell *cell, const float *x, const uint8_t *starts, int steps, int samples, float *space, const float *dout,
+                   pointers gradients, float *dx);
+
 /* --- the gradient of a microbatch of PPO with MLPs (microbatch.c, ppo.c) ----------------------------------------------------------------------------- */
 
 enum { STATISTICS = 11 }; /* fields of `Statistics`; those after the first six belong to others and stay 0 */

@@ -59,6 +59,8 @@ INLINE vec v_tanh(vec a) {
     return v_at_most(1.0f, v_at_least(-1.0f, v_div(v_mul(x, p), q)));
 }
 
+INLINE vec v_sigmoid(vec a) { return v_div(v_set(1.0f), v_add(v_set(1.0f), v_exp(v_sub(v_zero(), a)))); }
+
 /* log(1 + e^a) = max(a, 0) + log(1 + u), where what 1 + u loses of u is added again. */
 INLINE vec v_softplus(vec a) {
     const vec positive = v_at_least(0.0f, a), u = v_exp(v_sub(a, v_add(positive, positive))), sum = v_add(v_set(1.0f), u);

@@ -25,7 +25,7 @@ INLINE int padded(int samples) { return (samples + 15) / 16 * 16; }
 /* out[R][V vectors] = start + sum over `terms` of a[r a_row + t a_term] b[t b_term + vector]; without `start` from zero */
 INLINE void tile_product(int R, int V, int terms, const float *a, size_t a_row, size_t a_term, const float *b, size_t b_term,
                          const float *start, size_t start_row, float *out, size_t out_row) {
-    vec sum[8][4];
+    vec sum[12][4];
     UNROLL for (int r = 0; r < R; r++)
         UNROLL for (int i = 0; i < V; i++) sum[r][i] = start ? v_load(start + r * start_row + i * VL) : v_zero();
     for (int t = 0; t < terms; t++) {
@@ -79,8 +79,8 @@ static void transpose(const float *in, int rows, int columns, size_t in_row, flo
 
 enum { TERMS = 128, PANEL = 64 }; /* samples and inputs that stay in the first-level cache while all outputs pass */
 
-/* Inputs of the panel from `k` on. */
-INLINE int panel_width(int inputs, int k) { return inputs % PANEL == 0 || inputs - k > PANEL ? PANEL : inputs - k; }
+/* Of `count` inputs or outputs, those of the panel from `k` on. */
+INLINE int panel_width(int count, int k) { return count % PANEL == 0 || count - k > PANEL ? PANEL : count - k; }
 
 /* Floats of x_transposed below. */
 INLINE size_t linear_scratch(int samples, int inputs, int outputs) {
@@ -103,11 +103,34 @@ INLINE void linear_forward(int inputs, int outputs, const float *x, int samples,
     }
 }
 
+/* x [samples][inputs] and the transposed g [outputs][lanes] -> dw [outputs][inputs]; `scratch` has TERMS * PANEL floats. */
+INLINE void weight_gradient(int inputs, int outputs, const float *x, int samples, const float *g, int lanes, float *scratch, float *dw) {
+    for (int k = 0; k < inputs; k += PANEL) {
+        const int width = panel_width(inputs, k);
+        for (int b = 0; b < samples; b += TERMS) { /* rows 8 KB apart would share one cache set: copy them together */
+            const int terms = samples - b < TERMS ? samples - b : TERMS;
+            for (int t = 0; t < terms; t++) memcpy(scratch + t * width, x + (size_t)(b + t) * inputs + k, width * sizeof(float));
+            matrix_product(outputs, width, terms, g + b, lanes, 1, scratch, width, b ? dw + k : NULL, inputs, dw + k, inputs);
+        }
+    }
+}
+
+/* w [outputs][inputs] and the transposed g [outputs][lanes] -> the transposed derivative in the inputs, [inputs][lanes]; any sizes */
+INLINE void input_gradient(int inputs, int outputs, const float *w, const float *g, int lanes, float *by_inputs) {
+    float panel[PANEL * PANEL] __attribute__((aligned(64)));
+    for (int k = 0; k < inputs; k += PANEL)
+        for (int n = 0; n < outputs; n += PANEL) {
+            const int width = panel_width(inputs, k), height = panel_width(outputs, n);
+            float *sums = by_inputs + (size_t)k * lanes;
+            for (int t = 0; t < height; t++) memcpy(panel + t * width, w + (size_t)(n + t) * inputs + k, width * sizeof(float));
+            matrix_product(width, lanes, height, panel, 1, width, g + (size_t)n * lanes, lanes, n ? sums : NULL, lanes, sums, lanes);
+        }
+}
+
 /* Of the same x and out: dout -> dw, db, dx; with `x_relu`, dx goes on through the ReLU that made x. */
 INLINE void linear_backward(int inputs, int outputs, const float *x, int samples, const float *w, const float *out, const float *dout,
                             int relu, int x_relu, float *x_transposed, float *z_transposed, float *dw, float *db, float *dx) {
     const int lanes = padded(samples);
-    float panel[PANEL * PANEL] __attribute__((aligned(64)));
     float *const g = x_transposed; /* [samples][outputs], until it is transposed */
     if (relu) through_relu((size_t)samples * outputs, out, dout, g);
     else memcpy(g, dout, (size_t)samples * outputs * sizeof(float));
@@ -115,21 +138,8 @@ INLINE void linear_backward(int inputs, int outputs, const float *x, int samples
     add_rows(samples, outputs, g, db);
     if (lanes > samples) memset(z_transposed, 0, (size_t)outputs * lanes * sizeof(float));
     transpose(g, samples, outputs, outputs, z_transposed, lanes);
-    for (int k = 0; k < inputs; k += PANEL) {
-        const int width = panel_width(inputs, k);
-        for (int b = 0; b < samples; b += TERMS) { /* rows 8 KB apart would share one cache set: copy them together */
-            const int terms = samples - b < TERMS ? samples - b : TERMS;
-            for (int t = 0; t < terms; t++) memcpy(x_transposed + t * width, x + (size_t)(b + t) * inputs + k, width * sizeof(float));
-            matrix_product(outputs, width, terms, z_transposed + b, lanes, 1, x_transposed, width, b ? dw + k : NULL, inputs, dw + k, inputs);
-        }
-    }
-    for (int k = 0; k < inputs; k += PANEL)
-        for (int n = 0; n < outputs; n += PANEL) {
-            const int width = panel_width(inputs, k);
-            float *sums = x_transposed + (size_t)k * lanes;
-            for (int t = 0; t < PANEL; t++) memcpy(panel + t * width, w + (size_t)(n + t) * inputs + k, width * sizeof(float));
-            matrix_product(width, lanes, PANEL, panel, 1, width, z_transposed + (size_t)n * lanes, lanes, n ? sums : NULL, lanes, sums, lanes);
-        }
+    weight_gradient(inputs, outputs, x, samples, z_transposed, lanes, x_transposed, dw);
+    input_gradient(inputs, outputs, w, z_transposed, lanes, x_transposed);
     transpose(x_transposed, inputs, samples, lanes, dx, inputs);
     if (x_relu) through_relu((size_t)samples * inputs, x, dx, dx);
 }
