@@ -7,12 +7,9 @@ from parallel_ppo.arguments import Parser, expecting, guarded, positive
 from parallel_ppo.commands.policy_flags import add_policy_flags, output_file, policy_from
 from parallel_ppo.evaluation.filming import check_camera, record
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, chosen_levels
-from parallel_ppo.evaluation.policy_files import run_root
 from parallel_ppo.exits import ExitCode, InputError
 from parallel_ppo.machine.descendants import watching_descendants
 from parallel_ppo.machine.placement import set_thread_variables
-from parallel_ppo.reports.levels import failed_levels
-from parallel_ppo.reports.runs import EPISODES, load_run
 
 MAX_TILES = 64
 
@@ -33,7 +30,6 @@ def build_parser() -> Parser:
         examples=(
             "play.py runs/parallel-1 --grid 2x2",
             "play.py runs/few-levels --levels test --output unseen.mp4      # a run with --num-levels",
-            "play.py runs/few-levels --levels failed --grid 3x2",
         ),
     )
     add_policy_flags(parser)
@@ -48,8 +44,7 @@ def build_parser() -> Parser:
     add(
         "--num-episodes", type=positive, metavar="N", help="in total, shared by the tiles (default: one each)"
     )
-    levels = "train (default), test (unseen levels), or failed (unsolved training levels, the hardest first)"
-    add("--levels", default="train", metavar="PART", help=levels)
+    add("--levels", default="train", metavar="PART", help="train (default) or test (unseen levels)")
     add("--max-steps", type=positive, default=2000, metavar="N", help="cut longer episodes (default: 2000)")
     add("--fps", type=positive, metavar="N", help="default: the environment's own, 15 for Procgen")
     where = "NAME.mp4, NAME.gif, or a name without an ending for both (default: play in the run directory)"
@@ -74,37 +69,17 @@ def _play(argv: Sequence[str] | None) -> int:
             f" {nearest}"
         )
     policy = policy_from(arguments, num_episodes=episodes, max_steps=arguments.max_steps)
-    level_set, levels = _levels(arguments.levels, policy)
+    level_set = _level_set(arguments.levels, policy)
     output = output_file(arguments, policy, "play", ("", ".mp4", ".gif"))
     camera = check_camera(
-        policy,
-        level_set,
-        grid=arguments.grid,
-        episodes=episodes // tiles,
-        fps=arguments.fps,
-        levels=levels,
+        policy, level_set, grid=arguments.grid, episodes=episodes // tiles, fps=arguments.fps
     )
     record(camera, [output] if output.suffix else output, quiet=arguments.quiet)
     return ExitCode.DONE
 
 
-def _levels(text: str, policy: LoadedPolicy) -> tuple[str, list[int]]:
-    """The kind of levels, and for `failed` which they are: of the run that the weights belong to."""
-    if text != "failed":
-        level_sets = chosen_levels(text, policy.settings.env)
-        if len(level_sets) > 1:
-            raise InputError(f"--levels {text}: one film shows one kind; give train, test or failed")
-        return level_sets[0], []
-    if policy.settings.env.id != policy.weights.settings.env.id:
-        raise InputError("--levels failed: levels of another game than --env; leave one of them out")
-    root = run_root(policy.weights.path)
-    if not (root / EPISODES).exists():
-        raise InputError(
-            f"--levels failed: {root} has no {EPISODES}; expected the weights of a run directory"
-        )
-    levels = failed_levels(load_run(root))
-    if any(not 0 <= level < 2**31 for level in levels):
-        raise InputError(f"--levels failed: {root / EPISODES} names levels that Procgen does not have")
-    if not levels:
-        raise InputError(f"--levels failed: every level that {root} played is solved; give train or test")
-    return "train", levels
+def _level_set(text: str, policy: LoadedPolicy) -> str:
+    level_sets = chosen_levels(text, policy.settings.env)
+    if len(level_sets) > 1:
+        raise InputError(f"--levels {text}: one film shows one kind; give train or test")
+    return level_sets[0]

@@ -1,8 +1,7 @@
 """Makes environments through the module of their family (`settings/env_families.py` has the table)."""
 
-import contextlib
 import importlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
 from parallel_ppo.envs.contract import EnvSpec, ReplayCheck, SliceEnv
@@ -70,15 +69,3 @@ def make_slice(settings: Settings, slice_index: int, *, num_views: int = 0) -> S
         num_envs=size,
         num_views=num_views,
     )
-
-
-def one_level_each(settings: Settings, levels: Sequence[int]) -> SliceEnv:
-    """A slice that can be rendered, whose environments each repeat one level."""
-    num, states = len(levels), list[bytes]()
-    for index, level in enumerate(levels):
-        alone = settings.changed("env", num_envs=1, slice_envs=1, start_level=level, num_levels=1)
-        with contextlib.closing(make_slice(alone, index)) as env:
-            states += env.get_state()
-    together = make_slice(settings.changed("env", num_envs=num, slice_envs=num), 0, num_views=num)
-    together.set_state(states)
-    return together

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from parallel_ppo.envs.contract import SliceEnv
-from parallel_ppo.envs.families import film_fps, make_slice, one_level_each
+from parallel_ppo.envs.families import film_fps, make_slice
 from parallel_ppo.evaluation import video
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy
 from parallel_ppo.evaluation.policy_files import make_actor
@@ -38,28 +38,17 @@ def check_camera(
     grid: tuple[int, int] = (2, 2),
     episodes: int = 1,
     fps: int | None = None,
-    levels: Sequence[int] = (),
 ) -> Camera:
-    """Finds problems with rendering before the film starts. `levels`: one for each tile, in turn."""
+    """Finds problems with rendering before the film starts."""
     torch.set_num_threads(1)  # as in a worker: the same arithmetic, the same episodes
     columns, rows = grid
-    num_envs = columns * rows if levels else max(SLOTS, columns * rows)
+    num_envs = max(SLOTS, columns * rows)
     settings = level_set_settings(loaded.settings, level_set, 0, num_envs)
     actor = make_actor(settings, loaded.spec, loaded.filled)
     quota = np.where(np.arange(num_envs) < columns * rows, episodes, 0)
     own_fps = film_fps(settings.env)
-    if levels:
-        env = one_level_each(settings, [levels[tile % len(levels)] for tile in range(num_envs)])
-    else:
-        env = make_slice(settings, 0, num_views=columns * rows)
-    return Camera(
-        settings,
-        env,
-        actor,
-        columns,
-        quota,
-        fps or own_fps,
-    )
+    env = make_slice(settings, 0, num_views=columns * rows)
+    return Camera(settings, env, actor, columns, quota, fps or own_fps)
 
 
 # --- filming ------------------------------------------------------------------------------------------------

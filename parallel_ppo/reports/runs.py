@@ -41,9 +41,6 @@ class Episodes:
     iteration: np.ndarray
     step: np.ndarray
     returns: np.ndarray
-    length: np.ndarray
-    level: np.ndarray  # NaN if there are none
-    success: np.ndarray  # 1: the level was solved; NaN if unknown
 
 
 @dataclass(frozen=True)
@@ -291,8 +288,7 @@ def _read_episodes(path: Path, notes: list[str]) -> Episodes | None:
         return None
     columns, lines = _read_columns(path, notes)
     missing = np.full(len(lines), np.nan)
-    names = "iteration", "step", "return", "length", "level_seed", "success"
-    episodes = Episodes(*(columns.get(name, missing) for name in names))
+    episodes = Episodes(*(columns.get(name, missing) for name in ("iteration", "step", "return")))
     if not (np.isfinite(episodes.iteration).all() and np.isfinite(episodes.returns).all()):
         notes.append(f"{one_line(str(path))}: has lines without iteration or return, and was left out")
         return None

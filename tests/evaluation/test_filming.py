@@ -54,54 +54,6 @@ def test_a_grid_shows_the_episodes_that_are_evaluated(tmp_path: Path) -> None:
     np.testing.assert_array_equal(sorted(filmed), sorted([by_slot[0], by_slot[1]]))
 
 
-@pytest.mark.procgen
-def test_failed_levels_are_filmed_the_hardest_first(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from parallel_ppo.commands import play
-    from parallel_ppo.evaluation import filming
-
-    monkeypatch.setattr(play, "load_run", lambda root: root)
-    monkeypatch.setattr(play, "failed_levels", lambda root: [17, 4])
-    seen: list = []
-
-    def record(camera: filming.Camera, files: object, *, quiet: bool) -> None:
-        for _ in range(3):
-            camera.env.step(np.zeros(3, np.int64))
-        seen.extend(view.level_seed for view in camera.env.views())
-        camera.env.close()
-
-    monkeypatch.setattr(play, "record", record)
-    file = write_weights(tmp_path / "a.safetensors", small_settings("maze", "nature", env__num_levels=20))
-    arguments = [str(file), "--levels", "failed", "--grid", "3x1"]
-    assert play_episodes(arguments) == 2 and "has no episodes.jsonl" in capsys.readouterr().err
-    (tmp_path / "episodes.jsonl").touch()
-    assert play_episodes(arguments) == 0
-    assert seen == [17, 4, 17]
-    for level in (-1, 2**31):
-        monkeypatch.setattr(play, "failed_levels", lambda root, level=level: [3, level])
-        assert (
-            play_episodes(arguments) == 2 and "levels that Procgen does not have" in capsys.readouterr().err
-        )
-    monkeypatch.setattr(play, "failed_levels", lambda root: [])
-    assert play_episodes(arguments) == 2 and "is solved; give train or test" in capsys.readouterr().err
-
-
-@pytest.mark.procgen
-def test_environments_with_a_level_each_play_it_again_and_again() -> None:
-    from parallel_ppo.envs.families import one_level_each
-
-    env = one_level_each(small_settings("coinrun", "nature"), [5, 1000])
-    draws, ended = np.random.default_rng(0), [set(), set()]
-    assert env.reset().shape == (2, 64, 64, 3)
-    for _ in range(600):
-        step = env.step(draws.integers(0, 15, size=2))
-        for slot in step.episode_start.nonzero()[0]:
-            ended[slot].add(int(step.level_seed[slot]))
-    env.close()
-    assert ended[0] <= {5} and ended[1] <= {1000} and ended[0] | ended[1]
-
-
 @pytest.mark.parametrize("how", [[], ["--deterministic"]], ids=["drawn", "most likely"])
 def test_films_obey_masks(tmp_path: Path, capsys: pytest.CaptureFixture[str], how: list[str]) -> None:
     """The environment raises when something forbidden is done; nine steps, two tiles, three episodes."""
