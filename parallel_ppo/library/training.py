@@ -14,7 +14,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
 
     from parallel_ppo.library.keywords import Keywords
 
-_LOCK, _num_running = threading.Lock(), 0
 PATIENCE = 60.0  # seconds that an interrupted trainer has to save
 ELSEWHERE = (
     "which the trainer's processes never run; put it in a module of its own (in a notebook: %%writefile"
@@ -89,26 +87,9 @@ def train(
     watchers = [("stop_when", stop_when)] if stop_when else []
     watchers += [(_name(callback), callback) for callback in callbacks if not isinstance(callback, str)]
     try:
-        with running() as others:
-            if others and "hardware.pinning" not in values:
-                flags.append("--set=hardware.pinning=none")  # they would be pinned to the same cores
-            return Session("sequential" if sequential else "parallel", flags, watchers, quiet).run()
+        return Session("sequential" if sequential else "parallel", flags, watchers, quiet).run()
     except InputError as error:
         raise _explained(error, values.get("env.id")) from error.__cause__
-
-
-@contextlib.contextmanager
-def running() -> Iterator[int]:
-    """Counts the runs of this process, which threads may start; yields the number of other runs."""
-    global _num_running
-    with _LOCK:
-        _num_running += 1
-        others = _num_running - 1
-    try:
-        yield others
-    finally:
-        with _LOCK:
-            _num_running -= 1
 
 
 def _described() -> Iterator[str]:

@@ -51,7 +51,7 @@ def plan_placement(
     `num_workers` None chooses the number, at most `max_useful`: the larger of slices and microbatches.
     """
     listed = None if isinstance(pinning, str) else _listed_cores(machine, pinning)
-    cores = _preferred_order(machine) if listed is None else listed
+    cores = preferred_order(machine) if listed is None else listed
     reasons: list[str] = []
     if num_workers is None:
         num_workers = _choose_num_workers(machine, cores, max_useful, reasons, is_listed=listed is not None)
@@ -66,7 +66,7 @@ def plan_placement(
     return Placement(tuple(core.cpu for core in placed), tuple(reasons))
 
 
-def _preferred_order(machine: Machine) -> list[Core]:
+def preferred_order(machine: Machine) -> list[Core]:
     """Physical cores before siblings, performance before efficiency, the largest NUMA node first."""
     size = Counter(core.numa_node for core in machine.cores if core.smt_thread == 0)
     return sorted(
@@ -153,10 +153,7 @@ def _explain_pinning(machine: Machine, placed: list[Core], *, is_listed: bool) -
     if len(placed) > num_used:
         reasons.append(f"{count(len(placed), 'worker')} share {count(num_used, 'CPU')}.")
     if not is_listed and num_used < machine.num_physical_cores:
-        reasons.append(
-            "Cores stay free. A second run would choose the same CPUs, so give each run another hardware.pinning "
-            "list (or none)."
-        )
+        reasons.append("Cores stay free; another run that starts now takes these.")
     return reasons
 
 

@@ -20,6 +20,7 @@ from parallel_ppo.exits import (
     RunError,
     StorageError,
 )
+from parallel_ppo.machine.cpu_claims import CpuClaims, beside_other_runs
 from parallel_ppo.machine.signals import Signals
 from parallel_ppo.memory.shared import prefault_and_lock
 from parallel_ppo.policies.actor import check_network
@@ -69,6 +70,10 @@ def train(
         cluster = _join(plan, display, signals)
         stack.callback(cluster.close)
         plan, display = _take_place(plan, cluster, display)
+        if plan.settings.hardware.pinning == "auto" and not plan.inline:
+            claims = CpuClaims()
+            stack.callback(claims.close)
+            plan = plan._replace(placement=beside_other_runs(plan.placement, plan.machine, claims))
         with cluster.announcing():
             callbacks = [*named_callbacks(plan.settings.logging.callbacks), *callbacks]
             run, settled = _make_run(plan, cluster, signals, display)
