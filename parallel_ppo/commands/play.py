@@ -6,6 +6,7 @@ from pathlib import Path
 from parallel_ppo.arguments import Parser, expecting, guarded, positive
 from parallel_ppo.commands.policy_flags import add_policy_flags, output_file, policy_from
 from parallel_ppo.evaluation.filming import check_camera, record
+from parallel_ppo.evaluation.foreign_output import discarded
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, chosen_levels
 from parallel_ppo.exits import ExitCode, InputError
 from parallel_ppo.machine.descendants import watching_descendants
@@ -53,7 +54,7 @@ def build_parser() -> Parser:
 
 
 def play_episodes(argv: Sequence[str] | None = None) -> int:
-    with watching_descendants():
+    with watching_descendants(), discarded():
         return guarded(_play, argv)
 
 

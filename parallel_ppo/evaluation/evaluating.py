@@ -49,7 +49,9 @@ def play_on_workers(
         published.observation_scale[...] = policy.filled.observation_scale
         memory.evaluation.fill(np.nan)
         stack.enter_context(
-            progress("evaluating", total, lambda: int(np.isfinite(memory.evaluation[:, :, 0]).sum()), quiet)
+            progress(
+                lambda: "evaluating", total, lambda: int(np.isfinite(memory.evaluation[:, :, 0]).sum()), quiet
+            )
         )
         pool = ProcessPool(settings, memory, fork_server, list(placement.worker_cpus), range(0), 0, _warn)
         stack.callback(pool.close)

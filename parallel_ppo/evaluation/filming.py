@@ -15,7 +15,7 @@ from parallel_ppo.evaluation.loaded_policy import LoadedPolicy
 from parallel_ppo.evaluation.policy_files import make_actor
 from parallel_ppo.evaluation.progress import progress
 from parallel_ppo.policies.actor import Actor
-from parallel_ppo.printable import printable
+from parallel_ppo.printable import count, printable
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.workers.playing import SLOTS, Moment, Played, level_set_settings, play
 
@@ -94,10 +94,20 @@ def record(camera: Camera, files: Path | Sequence[Path], *, quiet: bool) -> list
         else list(files)
     )
     finished: list[Played] = []
-    total = int(camera.quota.sum())
+    total, pictures = int(camera.quota.sum()), 0
+
+    def counted() -> Iterator[Image.Image]:
+        nonlocal pictures
+        for picture in film(camera, finished):
+            pictures += 1
+            yield picture
+
+    def what() -> str:
+        return f"recording episodes ({count(pictures, 'picture')})"
+
     try:
-        with progress("recording episodes", total, lambda: len(finished), quiet):
-            frames = video.write(film(camera, finished), paths, camera.fps)
+        with progress(what, total, lambda: len(finished), quiet):
+            frames = video.write(counted(), paths, camera.fps)
     finally:
         camera.env.close()
     if not quiet:

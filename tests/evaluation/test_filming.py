@@ -1,3 +1,6 @@
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import gymnasium
@@ -7,7 +10,7 @@ import pytest
 from PIL import Image
 
 from parallel_ppo.commands.play import play_episodes
-from parallel_ppo.evaluation import video
+from parallel_ppo.evaluation import progress, video
 from tests.conftest import small_settings
 from tests.evaluation.weight_files import write_weights
 
@@ -173,3 +176,25 @@ def test_a_gif_stays_small_enough_to_send(tmp_path: Path, monkeypatch: pytest.Mo
     assert (tmp_path / "a.gif").stat().st_size <= 200_000
     with Image.open(tmp_path / "a.gif") as written:
         assert written.n_frames * written.info["duration"] == pytest.approx(4000, rel=0.05)
+
+
+def test_only_our_lines_are_printed() -> None:
+    program = (
+        "import os, sys, warnings; from parallel_ppo.evaluation.foreign_output import discarded\n"
+        "with discarded():\n"
+        "    os.write(2, b'from C'); os.write(1, b'from C'); warnings.warn('foreign')\n"
+        "    type('Broken', (), {'__del__': lambda self: 1 / 0})()\n"
+        "    print('ours'); print('our error', file=sys.stderr)\n"
+        "print('later')\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert (ended.stdout, ended.stderr) == ("ours\nlater\n", "our error\n")
+
+
+def test_progress_is_shown_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(progress, "FIRST_LINE_AFTER", 0.0)
+    with progress.progress(lambda: "recording", 3, lambda: 1, quiet=False):
+        time.sleep(0.2)
+    assert capsys.readouterr().err == "recording: 1 of 3\n"
