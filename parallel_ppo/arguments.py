@@ -6,6 +6,8 @@ import difflib
 import errno
 import itertools
 import re
+import shlex
+import shutil
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -38,14 +40,26 @@ def as_typed(example: str) -> str:
     script, space, rest = example.partition(" ")
     is_checkout = (HOME / "train_timed.py").is_file()
     if script in SCRIPTS and not is_checkout:
-        return f"parallel-ppo {SCRIPTS[script]}{space}{rest}"
+        return f"{_program('parallel-ppo')} {SCRIPTS[script]}{space}{rest}"
     if example.startswith(MODULE) and not is_checkout:
-        return f"parallel-ppo {example.removeprefix(MODULE)}"
+        return f"{_program('parallel-ppo')} {example.removeprefix(MODULE)}"
     try:
         is_elsewhere = script in SCRIPTS and Path.cwd() != HOME
     except OSError:  # the current folder was deleted
         is_elsewhere = True
-    return f"python {HOME / example}" if is_elsewhere else f"python {example}"
+    python = _program("python")
+    return f"{python} {HOME / example}" if is_elsewhere else f"{python} {example}"
+
+
+def _program(name: str) -> str:
+    """A program beside this Python: its name if a shell finds it there, else its path."""
+    beside = Path(sys.executable).with_name(name)
+    found = shutil.which(name)
+    if not beside.exists() or (found is not None and Path(found) == beside):
+        return name
+    with contextlib.suppress(OSError, ValueError):
+        return shlex.quote(str(beside.relative_to(Path.cwd())))
+    return shlex.quote(str(beside))
 
 
 class Parser(argparse.ArgumentParser):

@@ -31,6 +31,7 @@ from parallel_ppo.settings.schema import (
     shown_default,
 )
 from parallel_ppo.settings.yaml_files import parse_value, read_yaml
+from parallel_ppo.storage.run_directory import run_of
 
 CONFIG = Path(__file__).resolve().parents[1] / "config"  # in a checkout, a link to the one at the root
 
@@ -249,6 +250,10 @@ def _saved_settings(arguments: argparse.Namespace) -> dict[str, Any]:
         if _follows(arguments):
             return {}
         raise InputError(f"--resume {root}: no such directory; expected the directory of an earlier run")
+    if not (root / "config.yaml").exists():
+        root = arguments.resume = run_of(root)
+        if not (root / "config.yaml").exists():
+            raise InputError(f"--resume {root}: holds no run; expected the directory of an earlier run")
     from parallel_ppo.training.origin import saved_settings  # imports NumPy: see `_execute` in train.py
 
     saved_settings(root, trust=arguments.trust_checkpoint)  # before anything that they name is imported

@@ -27,7 +27,7 @@ from parallel_ppo.settings.rules import checked
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.storage.array_files import metadata_of, parse_arrays
 from parallel_ppo.storage.files import Damaged, read_regular
-from parallel_ppo.storage.run_directory import OWNER, RunDirectory
+from parallel_ppo.storage.run_directory import RunDirectory, run_of
 from parallel_ppo.storage.user_key import is_signed
 from parallel_ppo.training import checkpoint
 from parallel_ppo.training.checkpoint import POLICY
@@ -109,14 +109,7 @@ def _in_directory(path: Path) -> list[Path]:
 
 def run_root(path: Path) -> Path:
     """The run directory of these weights, or the folder of the file."""
-    folder = path.parent.parent if path.name == POLICY else path.parent
-    try:  # of a run with --checkpoint-dir, if both say that they belong together
-        owner = Path(read_regular(folder / OWNER, 65536).decode())
-        if RunDirectory.existing(owner).checkpoints.resolve() == folder.resolve():
-            return owner
-    except (Damaged, InputError, UnicodeDecodeError):
-        pass
-    return folder.parent if folder.name == "checkpoints" else folder
+    return run_of(path.parent.parent if path.name == POLICY else path.parent)
 
 
 # --- reading ------------------------------------------------------------------------------------------------

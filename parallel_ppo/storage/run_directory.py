@@ -195,6 +195,17 @@ class RunDirectory:
                 self.root.rmdir()
 
 
+def run_of(folder: Path) -> Path:
+    """The run directory of a folder of checkpoints, or the folder itself."""
+    try:  # a run with --checkpoint-dir, if both say that they belong together
+        owner = Path(read_regular(folder / OWNER, 65536).decode())
+        if RunDirectory.existing(owner).checkpoints.resolve() == folder.resolve():
+            return owner
+    except (Damaged, InputError, UnicodeDecodeError):
+        pass
+    return folder.parent if folder.name == "checkpoints" else folder
+
+
 class ForeignDirectory(RunDirectory):
     """For nodes that do not lead, whose run is written by the leading node."""
 

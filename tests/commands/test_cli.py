@@ -2,6 +2,8 @@
 
 import json
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import gymnasium
@@ -50,6 +52,7 @@ FAST = [
         (["--set", "curiosity.hidden_size=256"], "did you mean 'hidden_sizes'?"),
         (["--set", "gamma"], "expected section.key=value"),
         (["--resume", "nowhere"], "--resume nowhere: no such directory"),
+        (["--resume", "."], "--resume .: holds no run"),
         (["--policy", "transformer"], "--policy: got 'transformer'"),
         (["--env", "CartPole-v1", "--policy", "impala"],
         "'impala' cannot read the vectors of CartPole-v1; use mlp"),
@@ -149,10 +152,11 @@ def test_places_of_train_ppo_sequential(tmp_path: Path) -> None:
         where = tmp_path / ("logs/mine" if number is None else f"runs/sequential-{number}")
         assert (where / "metrics.jsonl").exists()
     assert (tmp_path / "weights/mine/ppo_sequential_final.safetensors").exists()
-    more = ["--resume", "logs/mine", "--total-timesteps", "512"]
-    resumed = command("train_ppo_sequential.py", *more, cwd=tmp_path)
-    assert resumed.code == 0, resumed.err
-    assert (tmp_path / "weights/mine/step_512").exists()
+    for place, steps in (("logs/mine", "512"), ("weights/mine", "768")):
+        more = ["--resume", place, "--total-timesteps", steps]
+        resumed = command("train_ppo_sequential.py", *more, cwd=tmp_path)
+        assert resumed.code == 0, resumed.err
+        assert (tmp_path / f"weights/mine/step_{steps}").exists()
 
 
 @pytest.mark.multiprocess
@@ -177,7 +181,10 @@ def test_a_spent_budget_and_a_schedule_that_is_extended(
     assert portable.startswith("portable: false (env.id: CartPole-v1 calls cos, sin")
     assert re.fullmatch(r"done: 256 steps in [\d.]+ s", done)
     assert re.fullmatch(r"training return, last \d+ episodes: [\d.]+", reached)
-    assert closing == ["run directory: runs/one", f"next: python {ROOT}/evaluate.py runs/one"]
+    python = Path(sys.executable).with_name("python")  # which a shell may not find
+    found = Path(shutil.which("python") or "") == python
+    following = f"next: {'python' if found else python} {ROOT}/evaluate.py runs/one"
+    assert closing == ["run directory: runs/one", following]
     before = {path: path.read_bytes() for path in Path("runs").rglob("*") if path.is_file()}
     assert train_sequential(["--resume", "one"]) == 0
     said = capsys.readouterr().out

@@ -1,5 +1,6 @@
 """The one command: it leads to the scripts' commands, and an installed package has all it needs."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,12 @@ def test_each_command_refuses_in_its_own_words(
 
 
 def test_commands_are_shown_as_they_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/bin")
     assert as_typed("train_timed.py --env coinrun") == "python train_timed.py --env coinrun"
+    monkeypatch.setenv("PATH", "/bin")
+    monkeypatch.chdir(Path(sys.executable).parents[1])
+    assert as_typed("-m parallel_ppo export") == "bin/python -m parallel_ppo export", "not another Python"
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/bin")
     monkeypatch.setattr(arguments, "HOME", tmp_path)
     assert as_typed("train_timed.py --env coinrun") == "parallel-ppo train --sequential --env coinrun"
     assert as_typed("-m parallel_ppo export runs/mine") == "parallel-ppo export runs/mine"

@@ -175,7 +175,7 @@ def test_ctrl_c_leaves_a_whole_trace(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert process.returncode == 130
-    assert f"next: python train_parallel_timed.py --resume {tmp_path / 'run'}" in output
+    assert f"train_parallel_timed.py --resume {tmp_path / 'run'}" in output
     events = read_events(tmp_path / "run" / "trace-1.json")
     names = {(event["tid"], event["name"]) for event in events}
     assert {(0, "start-up"), (0, "collect"), (0, "gradients"), (1, "collect"), (2, "gradient")} <= names
