@@ -23,7 +23,6 @@ from parallel_ppo.settings.schema import Settings
 from parallel_ppo.sharing import card
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
 from parallel_ppo.storage.json_lines import read_records
-from parallel_ppo.storage.user_key import signature
 from parallel_ppo.training.checkpoint import MANIFEST, POLICY
 from parallel_ppo.workers.playing import has_unseen_levels
 
@@ -137,12 +136,13 @@ def write(source: Source, folder: Path, *, repo: str, film: bool, quiet: bool) -
 
 
 def _weights(source: Source) -> bytes:
-    """The same arrays, described by the learning settings only."""
-    weights, described = source.policy.weights, json.dumps(source.settings.model_dump())
+    """The same arrays, described by the learning settings only. They are not signed: everyone can read the signature,
+    and put another module of the same name beside it.
+    """
+    weights = source.policy.weights
     metadata = {
         "format": FORMAT,
-        "settings": described,
-        "signature": signature(described.encode()) or "",
+        "settings": json.dumps(source.settings.model_dump()),
         "spec": json.dumps(weights.spec.as_json()),
         "env_steps": str(weights.env_steps),
     }

@@ -18,6 +18,7 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.sharing.command import push, verify
 from parallel_ppo.sharing.folder import _arithmetic, _hashes
 from parallel_ppo.sharing.verify import Claim, compare
+from parallel_ppo.storage.array_files import read_metadata
 from tests.conftest import small_settings
 from tests.sharing.conftest import REPO
 
@@ -62,6 +63,7 @@ def test_the_folder_holds_what_others_need_and_nothing_of_the_machine(
     weights, original = load(pristine)[0], load(shared_run)[0]
     assert weights.arrays.keys() == original.arrays.keys()
     assert all(np.array_equal(weights.arrays[name], original.arrays[name]) for name in weights.arrays)
+    assert "signature" not in read_metadata(weights.path), "everyone could use it with another module"
     for path in pristine.iterdir():
         assert str(shared_run.parent).encode() not in path.read_bytes()
         assert b"master_addr: 10." not in path.read_bytes()
