@@ -35,6 +35,7 @@ from parallel_ppo.training.checkpoint import (
     POLICY,
     TRAINING,
     canonical,
+    num_steps,
     read_manifest,
     steps,
 )
@@ -147,15 +148,17 @@ def point(directory: Path, name: str, target: Path) -> None:
     os.replace(temporary, directory / name)
 
 
-def prune(directory: Path, keep: int) -> None:
+def prune(directory: Path, keep: int, newest: Path) -> None:
     """Removes the oldest beyond `keep`, but never one that `latest` or `best` points to. A checkpoint is renamed
-    before it is removed, so half of one is never read.
+    before it is removed, so half of one is never read. Folders of later steps than `newest` are not this run's: they
+    neither count nor go.
     """
     pinned = set()
     for name in ("latest", "best"):
         with contextlib.suppress(OSError):
             pinned.add(os.readlink(directory / name))
-    for old in steps(directory)[keep:]:
+    own = [path for path in steps(directory) if num_steps(path) <= num_steps(newest)]
+    for old in own[keep:]:
         if old.name not in pinned:
             os.rename(old, directory / f"{TEMPORARY}old-{old.name}")
     _clear_leftovers(directory)
@@ -178,7 +181,7 @@ class Keeper:
             target = save(self.directory, snapshot, **contents)
             if is_best:
                 point(self.directory, "best", target)
-            prune(self.directory, self.keep)
+            prune(self.directory, self.keep, target)
         except (OSError, Damaged) as error:
             self.failures += 1
             detail = (

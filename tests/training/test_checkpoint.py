@@ -76,6 +76,21 @@ def test_the_oldest_go_last_and_the_best_stays(world, tmp_path):
     assert list(tmp_path.glob(".*")) == []
 
 
+def test_a_stray_folder_of_later_steps_pushes_out_no_checkpoint(world, tmp_path):
+    for name in ("step_9999", "step_99999"):
+        (tmp_path / name).mkdir()
+    keeper = saving.Keeper(tmp_path, keep=2, warn=lambda line: None)
+    for number in range(1, 4):
+        snapshot = world.invent(number)
+        assert keeper.save(snapshot, before=lambda: None, is_best=False, **world.contents(snapshot))
+    assert [path.name for path in checkpoint.steps(tmp_path)] == [
+        "step_99999",
+        "step_9999",
+        "step_96",
+        "step_64",
+    ]
+
+
 def test_links_that_lead_nowhere_or_in_circles_do_no_harm(world, tmp_path):
     (tmp_path / "latest").symlink_to("latest")
     (tmp_path / "best").symlink_to("nowhere")
