@@ -28,7 +28,8 @@ def disk_need_error(plan: Plan, num_parameters: int) -> str | None:
     if buffers is not None and Path(buffers).stat().st_dev == place.stat().st_dev:
         need += file_bytes(arrays, settings)
     kept = [file for step in checkpoint.steps(plan.directory.checkpoints) for file in step.glob("*")]
-    free = shutil.disk_usage(place).free + sum(file.lstat().st_size for file in kept)  # older ones make room
+    to_be_pruned = sum(512 * file.lstat().st_blocks for file in kept)
+    free = shutil.disk_usage(place).free + to_be_pruned
     if free >= need:
         return None
     return (
