@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec, ReplayCheck, Step, View
-from parallel_ppo.exits import InputError
+from parallel_ppo.exits import EnvironmentFault, InputError
 from parallel_ppo.keyed import integer_seed
 from parallel_ppo.settings.procgen import NATIVE_OPTIONS, game_name, short_name
 from parallel_ppo.settings.schema import EnvSettings
@@ -105,6 +105,7 @@ class ProcgenSlice:
     ) -> None:
         game = game_name(settings.id)
         assert game is not None
+        self.game = game
         options = _options(settings) | {"rand_seed": integer_seed(seed, "procgen", first_env)}
         self.native = _make(game, num_envs, options)
         # Rendering costs milliseconds per environment and step, so only copies of the viewed ones render.
@@ -139,6 +140,10 @@ class ProcgenSlice:
         return [bytes(state) for state in self.native.callmethod("get_state")]
 
     def set_state(self, states: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
+        """The native reader ends the process if the game is another one."""
+        others = [name for name in map(_game_of, states) if name != self.game]
+        if others:
+            raise EnvironmentFault(self.game, f"cannot continue from the saved state of {others[0]!r:.40}")
         self.native.callmethod("set_state", states)
         return self.native.observe()[1]["rgb"], np.ones(len(states), bool)
 
@@ -171,5 +176,12 @@ def with_next_level(state: bytes, level: int) -> bytes:
 
 
 def _bounds_offset(state: bytes) -> int:
-    (name_length,) = INTEGER.unpack_from(state, INTEGER.size)
-    return 2 * INTEGER.size + name_length + (NUM_OPTIONS + 1) * INTEGER.size
+    return 2 * INTEGER.size + _name_length(state) + (NUM_OPTIONS + 1) * INTEGER.size
+
+
+def _game_of(state: bytes) -> str:
+    return state[2 * INTEGER.size :][: _name_length(state)].decode(errors="replace")
+
+
+def _name_length(state: bytes) -> int:
+    return INTEGER.unpack_from(state.ljust(2 * INTEGER.size, b"\0"), INTEGER.size)[0]

@@ -5,6 +5,7 @@ import pytest
 
 from parallel_ppo.envs.families import make_slice
 from parallel_ppo.envs.procgen import BOUNDS, _bounds_offset
+from parallel_ppo.exits import EnvironmentFault
 from tests.conftest import small_settings
 
 pytestmark = pytest.mark.procgen
@@ -45,3 +46,11 @@ def test_the_chosen_level_is_the_next_that_is_opened(game: str) -> None:
     assert all(20 <= level < 70 for i, level in levels.items() if i not in CHOSEN)
     env.close()
     other.close()
+
+
+def test_a_state_of_another_game_is_refused_before_the_native_reader() -> None:
+    """That would end the process."""
+    env, other = (make_slice(small_settings(game, "nature"), 0) for game in ("coinrun", "starpilot"))
+    for states in (other.get_state(), [b"", *env.get_state()[1:]]):
+        with pytest.raises(EnvironmentFault, match="coinrun cannot continue from the saved state of"):
+            env.set_state(states)
