@@ -9,12 +9,13 @@ import re
 import shlex
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 from parallel_ppo.exits import ExitCode, InputError, RunError
-from parallel_ppo.printable import printable
+from parallel_ppo.printable import one_line
 
 T = TypeVar("T")
 UNITS = {"s": 1 / 3600, "m": 1 / 60, "h": 1.0}
@@ -211,6 +212,21 @@ def next_free(pattern: str) -> Path:
     return next(path for n in itertools.count(1) if not (path := Path(pattern.format(n))).exists())
 
 
+def writable_file(flag: str, path: Path, suffixes: Sequence[str]) -> Path:
+    """Makes its folder. Raises before the work starts if the file cannot be written."""
+    path = path.absolute()
+    if path.suffix not in suffixes:
+        raise InputError(f"{flag} {path}: expected a name that ends in {' or '.join(filter(None, suffixes))}")
+    if path.is_dir():
+        raise InputError(f"{flag} {path}: is a directory; expected a file name")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=path.parent).close()  # modes do not say it for every file system
+    except OSError as error:
+        raise InputError(f"{flag} {path}: cannot be written ({error.strerror}); give another place") from None
+    return path
+
+
 # --- endings ------------------------------------------------------------------------------------------------
 
 
@@ -255,7 +271,7 @@ def guarded(main: Callable[..., int | None], *arguments: Any) -> int:
         return ExitCode.INTERRUPTED
     except OSError as error:
         where = f"{str(error.filename)[:200]}: " if error.filename else ""
-        print(printable(f"error: {where}{error.strerror or error}"), file=sys.stderr)
+        print(one_line(f"error: {where}{error.strerror or error}"), file=sys.stderr)
         return ExitCode.INPUT if error.errno == errno.ENAMETOOLONG else ExitCode.STORAGE
 
 

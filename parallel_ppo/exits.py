@@ -30,7 +30,7 @@ class RunError(Exception):
     details: str = ""
 
     def __str__(self) -> str:
-        return printable(" ".join(map(str, self.args)))
+        return " ".join(printable(" ".join(map(str, self.args))).splitlines())  # names may have line breaks
 
 
 def details_of(error: BaseException) -> str:

@@ -12,12 +12,15 @@ def printable(text: str) -> str:
     return text.translate(CONTROLS)
 
 
-def one_line(text: object, most: int = 200) -> str:
-    return " ".join(str(text).split())[:most]
+def one_line(text: object, most: int = 300) -> str:
+    """Untrusted text as one printable line of limited length."""
+    shown = " ".join(printable(str(text).encode("utf-8", "replace").decode()).split())
+    return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
 def described(error: BaseException) -> str:
-    return f"{type(error).__name__}: {one_line(error)}"
+    text = one_line(error)
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
 def count(number: int, noun: str) -> str:

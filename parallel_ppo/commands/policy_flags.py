@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from parallel_ppo.arguments import Parser, named_run, number_from
+from parallel_ppo.arguments import Parser, named_run, number_from, writable_file
 from parallel_ppo.evaluation.hub import HUB
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, load_policy
 from parallel_ppo.evaluation.policy_files import run_root
@@ -43,18 +43,7 @@ def policy_from(arguments: argparse.Namespace, **evaluation: Any) -> LoadedPolic
 def output_file(
     arguments: argparse.Namespace, policy: LoadedPolicy, name: str, suffixes: Sequence[str]
 ) -> Path:
-    """Makes its folder. Raises before the work starts if the file cannot be written."""
+    """What `--output` names, by default a file in the run directory."""
     is_shared = str(arguments.policy or arguments.checkpoint).startswith(HUB)
     folder = Path() if is_shared else run_root(policy.weights.path)
-    path = (arguments.output or folder / name).absolute()  # an environment may change the working folder
-    if path.suffix not in suffixes:
-        raise InputError(
-            f"--output {path}: expected a name that ends in {' or '.join(filter(None, suffixes))}"
-        )
-    if path.is_dir():
-        raise InputError(f"--output {path}: is a directory; expected a file name")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--output {path}: its folder cannot be made ({error.strerror})") from None
-    return path
+    return writable_file("--output", arguments.output or folder / name, suffixes)

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from parallel_ppo.arguments import Parser, as_typed, number_list, positive
+from parallel_ppo.arguments import Parser, as_typed, number_list, positive, writable_file
 from parallel_ppo.child import command
 from parallel_ppo.commands.training_flags import config_file, flag_values, shipped_config
 from parallel_ppo.envs.families import probe
@@ -72,6 +72,7 @@ def build_parser() -> Parser:
 def tune(arguments: argparse.Namespace) -> int:
     if arguments.output.exists():
         raise InputError(f"--output {arguments.output}: exists already; give another name")
+    writable_file("--output", arguments.output, (".yaml", ".yml"))
     flags = flag_values(arguments)
     file = arguments.config or shipped_config(flags.get("env.id"), "parallel")
     settings = load_settings(file=file, flags=flags)

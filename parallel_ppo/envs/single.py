@@ -153,7 +153,7 @@ class Single:
         if isinstance(error, Misfit):
             detail = f"returned from {call} {error}"
         else:
-            detail = f"raised {type(error).__name__} in {call}{_place(error)}: {one_line(error, 300)}"
+            detail = f"raised {type(error).__name__} in {call}{_place(error)}: {one_line(error)}"
         raise EnvironmentFault(self.where, f"{detail}; fix the environment") from error
 
     @property

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.printable import one_line
 
 HUB = "hub:"
 MAX_BYTES = 1 << 30  # of one file
@@ -105,5 +106,4 @@ def _cached(package: Any, place: Place, files: Sequence[str]) -> Path | None:
 
 
 def _one_line(error: Exception) -> str:
-    text = SECRET.sub("***", " ".join(str(error).split()))
-    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
+    return one_line(SECRET.sub("***", f"{type(error).__name__}: {error}")).rstrip(": ")

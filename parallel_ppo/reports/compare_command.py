@@ -11,6 +11,7 @@ from rich.console import Console
 
 from parallel_ppo.arguments import Parser
 from parallel_ppo.exits import InputError
+from parallel_ppo.printable import one_line
 from parallel_ppo.reports import theme
 from parallel_ppo.reports.command_line import add_format_flag, directory_for, make_directory, shown
 from parallel_ppo.reports.comparison import compare
@@ -25,7 +26,7 @@ from parallel_ppo.reports.document import (
     write,
 )
 from parallel_ppo.reports.groups import Group
-from parallel_ppo.reports.runs import load_run, newest_run, one_line
+from parallel_ppo.reports.runs import load_run, newest_run
 
 EXAMPLES = (
     "compare_results.py",

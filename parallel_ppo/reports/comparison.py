@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from parallel_ppo.printable import one_line
 from parallel_ppo.reports import curves, statistics
 from parallel_ppo.reports.groups import Group, learning_settings
-from parallel_ppo.reports.runs import Run, one_line
+from parallel_ppo.reports.runs import Run
 from parallel_ppo.reports.statistics import Estimate
 
 IDENTICAL, DIFFERENT, UNKNOWN = "identical", "different", "unknown"

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from parallel_ppo.printable import one_line
 from parallel_ppo.reports.procgen_scores import game_name
-from parallel_ppo.reports.runs import Run, one_line
+from parallel_ppo.reports.runs import Run
 from parallel_ppo.settings.learning import learning_values
 from parallel_ppo.settings.schema import SCHEDULE_ENDS
 

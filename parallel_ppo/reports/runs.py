@@ -18,7 +18,7 @@ import numpy as np
 
 from parallel_ppo.arguments import named_run
 from parallel_ppo.exits import InputError
-from parallel_ppo.printable import printable
+from parallel_ppo.printable import one_line
 from parallel_ppo.settings.yaml_files import read_yaml
 from parallel_ppo.storage.files import Damaged, read_regular
 from parallel_ppo.storage.json_lines import read_lines
@@ -31,7 +31,6 @@ SUMMARY = "summary.json"
 MAX_CELLS = 100_000_000  # columns x iterations
 MAX_OBJECT_BYTES = 16 << 20
 LARGEST = 1e30  # larger numbers are no measurement, and overflow in pictures
-MAX_TEXT = 300
 
 
 @dataclass(frozen=True)
@@ -186,12 +185,6 @@ def newest_run(root: str | Path, *, kind: str) -> Path:
     raise InputError(
         f"no {kind} run under {root}/; make one with `make train-{kind}` or name it with --{kind} DIR"
     )
-
-
-def one_line(text: str) -> str:
-    """Untrusted text as one printable line of limited length."""
-    shown = " ".join(printable(text.encode("utf-8", "replace").decode()).split())
-    return shown if len(shown) <= MAX_TEXT else shown[: MAX_TEXT - 1] + "…"
 
 
 def _load(directory: Path, metrics_file: Path) -> Run:

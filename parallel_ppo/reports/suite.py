@@ -11,9 +11,10 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.printable import one_line
 from parallel_ppo.reports.curves import final_returns
 from parallel_ppo.reports.procgen_scores import game_name, normalized_score
-from parallel_ppo.reports.runs import LARGEST, MAX_OBJECT_BYTES, METRICS, Run, load_run, one_line, read_object
+from parallel_ppo.reports.runs import LARGEST, MAX_OBJECT_BYTES, METRICS, Run, load_run, read_object
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
 
 MANIFEST = "suite.json"

@@ -15,7 +15,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from parallel_ppo.printable import count
+from parallel_ppo.printable import count, one_line
 from parallel_ppo.reports import statistics, theme
 from parallel_ppo.reports.curves import (
     RETURN_WINDOW,
@@ -35,7 +35,7 @@ from parallel_ppo.reports.document import (
 from parallel_ppo.reports.groups import Group
 from parallel_ppo.reports.plots import OVER_STEPS, draw_returns, lines_note
 from parallel_ppo.reports.procgen_scores import WINDOW, Published, published_curve
-from parallel_ppo.reports.runs import Run, one_line
+from parallel_ppo.reports.runs import Run
 from parallel_ppo.reports.statistics import LEAST_SEEDS, Estimate, SeedEstimate
 from parallel_ppo.reports.suite import LEVELS, Plan, Runs, evaluated_returns, run_records, score_of
 from parallel_ppo.reports.theme import Panel

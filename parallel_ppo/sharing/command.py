@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from parallel_ppo.arguments import Parser, guarded, named_run, positive
+from parallel_ppo.arguments import Parser, guarded, named_run, positive, writable_file
 from parallel_ppo.exits import ExitCode, InputError
 from parallel_ppo.machine.descendants import watching_descendants
 from parallel_ppo.machine.placement import set_thread_variables
@@ -28,16 +28,14 @@ def _export(argv: Sequence[str] | None) -> int:
     add("--output", type=Path, required=True, metavar="FILE", help="a name that ends in .onnx")
     parser.add_trust_flag()
     arguments = parser.parse_args(argv)
-    if arguments.output.suffix != ".onnx" or arguments.output.is_dir():
-        raise InputError(f"--output {arguments.output}: expected a file name that ends in .onnx")
+    output = writable_file("--output", arguments.output, (".onnx",))
     set_thread_variables()
     from parallel_ppo.evaluation.policy_files import load
     from parallel_ppo.sharing import onnx
 
     onnx.check_installed()
     weights, _ = load(arguments.policy, trust=arguments.trust_checkpoint)
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    difference = onnx.export(weights, arguments.output)
+    difference = onnx.export(weights, output)
     if not arguments.quiet:
         within = f"{max(difference, 1e-7):.0e}"
         print(printable(f"{arguments.output}: computes what {weights.path} does, within {within}"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from parallel_ppo.exits import CallbackError, InputError
+from parallel_ppo.printable import described
 from parallel_ppo.settings.named_code import find
 
 if TYPE_CHECKING:
@@ -116,8 +117,7 @@ class Callbacks:
 
 
 def failure(name: str, iteration: int, error: BaseException, directory: Path) -> CallbackError:
-    detail = " ".join(str(error).split())[:200]
     return CallbackError(
-        f"callback {name} failed after iteration {iteration} ({type(error).__name__}: {detail}); "
+        f"callback {name} failed after iteration {iteration} ({described(error)}); "
         f"the run is saved, continue with --resume {directory}"
     )

@@ -4,7 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from parallel_ppo.arguments import Parser, Refused, guarded, hours, named_run, next_free, whole_number
+from parallel_ppo.arguments import (
+    Parser,
+    Refused,
+    guarded,
+    hours,
+    named_run,
+    next_free,
+    whole_number,
+    writable_file,
+)
 from parallel_ppo.exits import InputError, StorageError
 
 
@@ -87,6 +96,8 @@ def test_every_ending_is_one_line_and_a_code(capsys: pytest.CaptureFixture[str])
     assert guarded(end, KeyboardInterrupt()) == 130
     assert guarded(end, PermissionError(13, "Permission denied", "/a")) == 5
     assert guarded(lambda: Path("x" * 300).exists()) == 2
+    assert guarded(end, InputError("two\nlines\x1b")) == 2
+    assert guarded(end, OSError("ffmpeg failed\nwith a long log")) == 5
     lines = capsys.readouterr().err.splitlines()
     assert lines[:4] == [
         "error: --x 1: expected 2",
@@ -94,4 +105,18 @@ def test_every_ending_is_one_line_and_a_code(capsys: pytest.CaptureFixture[str])
         "interrupted",
         "error: /a: Permission denied",
     ]
-    assert lines[4].endswith("File name too long") and len(lines) == 5
+    assert lines[4].endswith("File name too long")
+    assert lines[5:] == ["error: two lines\\x1b", "error: ffmpeg failed with a long log"]
+
+
+def test_a_file_that_cannot_be_written_is_found_before_the_work(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for path, problem in (
+        (Path("/proc/a.json"), "cannot be written"),
+        (tmp_path / "file" / "a.json", "cannot be written"),
+        (tmp_path / "a.txt", r"expected a name that ends in \.json"),
+    ):
+        with pytest.raises(InputError, match=f"^--output {path}: {problem}"):
+            writable_file("--output", path, (".json",))
+    assert writable_file("--output", tmp_path / "new" / "a.json", (".json",)).parent.is_dir()
+    assert not list((tmp_path / "new").iterdir())

@@ -12,6 +12,7 @@ from matplotlib.text import Text
 from rich.console import Console
 
 from parallel_ppo.exits import InputError
+from parallel_ppo.printable import one_line
 from parallel_ppo.reports import theme
 from parallel_ppo.reports.compare_command import main
 from parallel_ppo.reports.comparison import compare
@@ -23,7 +24,6 @@ from parallel_ppo.reports.document import (
     print_document,
     to_csv,
 )
-from parallel_ppo.reports.runs import one_line
 from tests.reports.conftest import group
 from tests.reports.run_copies import copy_run, read_rows, write_rows
 
