@@ -49,4 +49,7 @@ class Run:
         except ImportError:
             raise InputError('frame() needs pandas: pip install "parallel_ppo[pandas]"') from None
 
-        return pandas.DataFrame(self.metrics).set_index("iteration")
+        metrics = self.metrics
+        if not metrics:
+            raise InputError(f"{self.directory}: has no finished iteration; expected the directory of a run")
+        return pandas.DataFrame(metrics).set_index("iteration")

@@ -91,7 +91,9 @@ IMPOSSIBLE_SPECS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", IMPOSSIBLE_SPECS)
 def test_no_network_is_made_for_impossible_spaces(tmp_path: Path, name: str) -> None:
-    spec = json.dumps(json.loads(contents(small_settings())[1]["spec"]) | IMPOSSIBLE_SPECS[name])
+    spec = json.dumps(
+        json.loads(contents(small_settings())[1]["spec"]) | {"spaces": ""} | IMPOSSIBLE_SPECS[name]
+    )
     file = write_weights(tmp_path / "a.safetensors", small_settings(), spec=spec)
     with pytest.raises(InputError, match="its description cannot be read"):
         policy_files.load(file)

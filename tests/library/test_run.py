@@ -9,6 +9,12 @@ from parallel_ppo import Run
 from parallel_ppo.exits import InputError
 
 
+def test_a_table_of_no_iterations_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+    with pytest.raises(InputError, match="has no finished iteration"):
+        Run(tmp_path).frame()
+
+
 def test_an_odd_summary_is_one_line(tmp_path: Path) -> None:
     summary = tmp_path / "summary.json"
     with pytest.raises(InputError, match="is missing"):
