@@ -48,8 +48,16 @@ def library() -> Any:
 
 
 def check_login() -> None:
-    if library().get_token() is None:
-        raise InputError("push: you are not logged in to the hub; use `hf auth login`, or set HF_TOKEN")
+    advice = "use `hf auth login`, or set HF_TOKEN"
+    package = library()
+    try:
+        token = package.get_token()
+    except Exception as error:
+        raise InputError(
+            f"push: your login to the hub cannot be read ({_one_line(error)}); {advice}"
+        ) from None
+    if token is None:
+        raise InputError(f"push: you are not logged in to the hub; {advice}")
 
 
 def upload(folder: Path, repo: str, *, private: bool, message: str) -> str:
@@ -93,7 +101,7 @@ def fetch(name: str, files: Sequence[str]) -> Path:
 def _cached(package: Any, place: Place, files: Sequence[str]) -> Path | None:
     try:
         repos = package.scan_cache_dir().repos
-    except package.CacheNotFound:
+    except Exception:  # there is none, or something else in its place
         return None
     commits = [commit for repo in repos if repo.repo_id == place.repo for commit in repo.revisions]
     fitting = [

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -47,6 +48,28 @@ def test_without_the_package_one_line_says_what_to_install(
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)  # as if it were not there
     assert push([str(shared_run), "--repo", REPO]) == 2
     assert 'pip install "parallel_ppo[hub]"' in capsys.readouterr().err
+
+
+def failing(name: str, error: Exception) -> SimpleNamespace:
+    """A hub's client of which one function raises, as its files may be damaged."""
+
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    def lost(*_: object, **__: object) -> None:
+        raise ConnectionError("no network")
+
+    return SimpleNamespace(**{"HfApi": lambda: SimpleNamespace(model_info=lost), name: fail})
+
+
+def test_a_damaged_login_or_cache_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for error in (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), IsADirectoryError(21, "is a directory")):
+        monkeypatch.setattr(hub, "library", lambda: failing("get_token", error))  # noqa: B023
+        with pytest.raises(InputError, match="your login to the hub cannot be read .*hf auth login"):
+            hub.check_login()
+    monkeypatch.setattr(hub, "library", lambda: failing("scan_cache_dir", ValueError("a file")))
+    with pytest.raises(InputError, match="ConnectionError: no network"):
+        hub.fetch(REPO, ("policy.safetensors",))
 
 
 @pytest.fixture
