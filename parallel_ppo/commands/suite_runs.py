@@ -126,7 +126,7 @@ class _State:
                 raise
             self.plan = replace(self.plan, failed={**self.plan.failed, each.job.name: str(error)})
             self.code = max(self.code, abs(error.exit_code))
-            self.console.print(f"[red]{shown(error)}[/red]", soft_wrap=True)
+            print(f"error: {error}", file=sys.stderr)
         self.active.remove(each)
         self.free.append(each.cpus)
         save_plan(self.plan, self.directory)

@@ -80,11 +80,12 @@ def test_only_unfinished_runs_are_trained_and_evaluated(project):
     assert game["training levels"]["value"] == game["unseen levels"]["value"] == 7.5
 
 
-def test_a_failed_run_does_not_stop_the_others(project):
+def test_a_failed_run_does_not_stop_the_others(project, capsys):
     settings = {"bad": ["--exit", "4"], "good": []}
     code, after = run_all(plan(settings=settings), project)
     assert code == 4 and after.finished == ["coinrun-good-seed1"]
     assert "exit code 4" in after.failed["coinrun-bad-seed1"]
+    assert "exit code 4" in capsys.readouterr().err, "also where the console is quiet"
 
 
 def test_a_stopped_run_stops_the_suite_without_a_verdict(project):
