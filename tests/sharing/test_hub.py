@@ -65,7 +65,7 @@ def failing(name: str, error: Exception) -> SimpleNamespace:
 def test_a_damaged_login_or_cache_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     for error in (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "bad"), IsADirectoryError(21, "is a directory")):
         monkeypatch.setattr(hub, "library", lambda: failing("get_token", error))  # noqa: B023
-        with pytest.raises(InputError, match="your login to the hub cannot be read .*hf auth login"):
+        with pytest.raises(InputError, match=r"your login to the hub cannot be read .*hf auth login"):
             hub.check_login()
     monkeypatch.setattr(hub, "library", lambda: failing("scan_cache_dir", ValueError("a file")))
     with pytest.raises(InputError, match="ConnectionError: no network"):
