@@ -109,7 +109,7 @@ def train_here(directory: Path, *arguments: str) -> Outcome:
 # Functions that train or start a process.
 STARTS = {
     *("train", "train_here", "train_parallel", "train_sequential", "command", "Popen", "Training", "Nodes"),
-    *("ProcessPool", "ForkServer", "killed_and_resumed"),
+    *("ProcessPool", "ForkServer", "killed_and_resumed", "fork"),
 }
 
 

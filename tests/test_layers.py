@@ -117,3 +117,15 @@ def test_the_training_command_imports_no_numpy() -> None:
     """Its threads are set first: a QR, which draws initial weights, rounds by their number."""
     code = "import sys, parallel_ppo.commands.train; sys.exit('numpy' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=PACKAGE.parent).returncode == 0
+
+
+def test_reports_import_no_training_code() -> None:
+    """Loading every module of the reports must not load torch, an environment or the trainers."""
+    code = (
+        "import sys, pkgutil, importlib, parallel_ppo.reports as reports\n"
+        "for module in pkgutil.iter_modules(reports.__path__):\n"
+        "    importlib.import_module(f'parallel_ppo.reports.{module.name}')\n"
+        "print([name for name in ('torch', 'procgen', 'gymnasium', 'tensorboard') if name in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PACKAGE.parent)
+    assert result.stdout.strip() == "[]", result.stderr

@@ -245,4 +245,5 @@ def draw_phase_bars(costs: Sequence[tuple[str, dict[str, float]]], axes: Axes) -
         axes.annotate(theme.short(label), (0, place + 0.29), xytext=(2, 3), textcoords="offset points")
     axes.set(yticks=[], xlabel=f"{unit} per 1,000 environment steps", ylim=(-0.5, len(costs) - 0.05))
     axes.grid(axis="y", visible=False)
-    theme.legend_below(axes)
+    if totals.any():
+        theme.legend_below(axes)

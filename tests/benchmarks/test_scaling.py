@@ -99,13 +99,3 @@ def flags(*arguments):
 def test_the_benchmark_chooses_the_network():
     assert benchmark.checked_settings(flags("--env-id", "CartPole-v1")).training.policy == "mlp"
     assert benchmark.checked_settings(flags()).training.policy == "impala"
-
-
-@pytest.mark.parametrize(
-    "wrong", [("--env-id", "NoSuch-v0"), ("--env-id", "CartPole-v1", "--policy", "impala")]
-)
-def test_a_refused_benchmark_leaves_no_folder(tmp_path, monkeypatch, wrong):
-    monkeypatch.setattr(sys, "argv", ["scaling.py", *wrong, "--output-dir", str(tmp_path / "out")])
-    with pytest.raises(InputError):
-        benchmark.main()
-    assert not (tmp_path / "out").exists()

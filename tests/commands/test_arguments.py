@@ -11,6 +11,7 @@ from parallel_ppo.arguments import (
     hours,
     named_run,
     next_free,
+    number_list,
     whole_number,
     writable_file,
 )
@@ -120,3 +121,9 @@ def test_a_file_that_cannot_be_written_is_found_before_the_work(tmp_path: Path) 
             writable_file("--output", path, (".json",))
     assert writable_file("--output", tmp_path / "new" / "a.json", (".json",)).parent.is_dir()
     assert not list((tmp_path / "new").iterdir())
+
+
+def test_numbers_by_commas() -> None:
+    assert number_list("1,2,4", flag="--x") == [1, 2, 4]
+    with pytest.raises(InputError, match="--x 1,,2: expected whole numbers"):
+        number_list("1,,2", flag="--x")

@@ -7,7 +7,7 @@ import pytest
 from parallel_ppo.commands.evaluate import evaluate
 from parallel_ppo.evaluation import report as reports
 from parallel_ppo.workers.playing import Played
-from tests.conftest import command, small_settings
+from tests.conftest import small_settings
 from tests.evaluation.weight_files import write_weights
 
 NAN = float("nan")
@@ -110,33 +110,3 @@ def test_one_episode_has_no_interval_and_gymnasium_no_score() -> None:
     assert part["return"]["mean"] == {"value": 3.0, "low": None, "high": None}
     assert part["normalised_score"] is None and part["success_rate"] is None and part["unfinished"] == 1
     json.dumps(part, allow_nan=False)
-
-
-WRONG = {
-    "nothing there": (["--checkpoint", "nowhere"], "nowhere: no such file"),
-    "no levels": (["--levels", "train,test"], "has no levels"),
-    "unknown levels": (["--levels", "unseen"], "expected train, test"),
-    "another network": (["--env", "Acrobot-v1"], "give an --env that fits"),
-    "no environment": (["--env", "coinrum"], "did you mean"),
-    "no episodes": (["--num-episodes", "0"], "--num-episodes 0: expected a whole number from 1 to 10000"),
-    "too many": (["--num-episodes", "1e6"], "--num-episodes 1e6: expected a whole number from 1 to 10000"),
-    "no workers": (["--num-workers", "0"], "--num-workers 0: expected a whole number from 1 on, or auto"),
-    "seed": (["--seed", "-1"], "--seed -1: expected a whole number from 0"),
-    "twice": (["runs/another"], "the policy is given twice"),
-    "output": (["--output", "result.txt"], "ends in .json"),
-    "flag": (["--num-epsiodes", "3"], "did you mean --num-episodes?"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_wrong_input_is_one_line(cartpole: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    flags, message = WRONG[name]
-    given = [] if "--checkpoint" in flags else ["--checkpoint", str(cartpole)]
-    assert evaluate([*given, *flags]) == 2
-    error = capsys.readouterr().err
-    assert message in error and error.count("\n") == 1 and error.startswith("error: ")
-
-
-def test_help_has_an_example() -> None:
-    for script in ("evaluate.py", "play.py"):
-        assert f"examples:\n  python {script} runs/parallel-1" in command(script, "--help").out

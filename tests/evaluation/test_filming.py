@@ -114,23 +114,14 @@ def test_gymnasium_episodes_one_after_the_other(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.usefixtures("rooms")
-def test_what_cannot_be_filmed_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_environment_that_cannot_be_rendered_is_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     file = str(write_weights(tmp_path / "a.safetensors", small_settings("DarkRoom-v0")))
-    room = str(write_weights(tmp_path / "b.safetensors", small_settings("Room-v0")))
-    cases = {
-        (
-            "--checkpoint",
-            file,
-        ): "DarkRoom-v0 cannot be rendered: it has no render mode 'rgb_array' (it has: human)",
-        (room, "--grid", "2"): "--grid 2: expected columns x rows",
-        ("--checkpoint", room, "--grid", "2x2", "--num-episodes", "6"): "nearest that can: 8",
-        ("--checkpoint", room, "--output", "film.avi"): "expected a name that ends in .mp4 or .gif",
-        ("--checkpoint", room, "--levels", "test"): "has no levels",
-    }
-    for arguments, message in cases.items():
-        assert play_episodes(list(arguments)) == 2
-        error = capsys.readouterr().err
-        assert message in error and error.count("\n") == 1
+    assert play_episodes(["--checkpoint", file]) == 2
+    error = capsys.readouterr().err
+    assert "DarkRoom-v0 cannot be rendered: it has no render mode 'rgb_array' (it has: human)" in error
+    assert error.count("\n") == 1
 
 
 def test_a_long_gif_is_thinned_and_lasts_as_long(tmp_path: Path) -> None:

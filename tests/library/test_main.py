@@ -40,15 +40,6 @@ def test_an_unknown_command_and_help(capsys: pytest.CaptureFixture[str]) -> None
     assert all(name in shown for name in command.COMMANDS)
 
 
-@pytest.mark.parametrize("name", ["evaluate", "play", "plot", "compare", "suite", "tune", "doctor"])
-def test_each_command_refuses_in_its_own_words(
-    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("sys.argv", ["parallel-ppo"])
-    assert command.main([name, "--no-such-flag"]) == 2
-    assert "--no-such-flag: no such flag" in capsys.readouterr().err
-
-
 def test_commands_are_shown_as_they_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:/bin")
     assert as_typed("train_timed.py --env coinrun") == "python train_timed.py --env coinrun"

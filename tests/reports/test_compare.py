@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from parallel_ppo.exits import InputError
 from parallel_ppo.reports import compare_command
 from parallel_ppo.reports.compare_command import main
 from parallel_ppo.reports.comparison import compare
@@ -238,9 +237,3 @@ def test_the_command_takes_the_newest_runs_and_writes_all_files(tmp_path, monkey
     copy_run(tmp_path / "runs" / "parallel-2", workers=2)
     assert main(["--parallel", "runs/parallel-2", "--quiet"]) == 0
     assert (folder / "comparison.json").read_bytes() == before
-
-
-def test_a_run_counts_once(tmp_path):
-    run = str(copy_run(tmp_path / "a"))
-    with pytest.raises(InputError, match="is given twice for x"):
-        main(["--run", f"x={run}", "--run", f"x={run}", "--run", f"y={run}"])

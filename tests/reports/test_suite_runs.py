@@ -130,13 +130,6 @@ def test_a_run_with_a_checkpoint_is_resumed(tmp_path):
     assert suite_runs.training_arguments(chosen, job, tmp_path)[:2] == ["--resume", str(tmp_path)]
 
 
-@pytest.mark.parametrize("text", ["plain", "=--seed 1", "a b=--seed 1", "a='", "a/b="])
-def test_a_malformed_setting_is_one_line(text, tmp_path):
-    with pytest.raises(InputError, match=r"--setting .*expected"):
-        suite.main(["--games", "coinrun", "--setting", text, "--output-dir", str(tmp_path / "new")])
-    assert not (tmp_path / "new").exists()
-
-
 @pytest.mark.parametrize("flag", ["--seeds", "--eval-episodes", "--games", "--total-timesteps"])
 def test_a_resumed_suite_keeps_its_settings(flag, tmp_path):
     save_plan(plan(), tmp_path)
