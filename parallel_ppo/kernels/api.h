@@ -143,6 +143,12 @@ void mlp_act(const mlp *network, const float *x, int samples, float *space, floa
 void mlp_backward(const mlp *network, const float *x, int samples, float *space, const float *by_action, const float *by_value,
                   pointers gradients);
 
+/* One MLP's hidden layers alone: `outputs` and `values` are 0, and `parameters` are those of one network. As above, with the last layer's
+ * outputs [B][units] as features. */
+void layers_pack(const mlp *network);
+void layers_forward(const mlp *network, const float *x, int samples, float *space, float *features);
+void layers_backward(const mlp *network, const float *x, int samples, float *space, const float *by_features, pointers gradients);
+
 /* --- a recurrent cell (cell.c) ----------------------------------------------------------------------------------------------------------- */
 
 enum { GRU, LSTM };

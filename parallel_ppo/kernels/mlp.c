@@ -43,15 +43,18 @@ size_t mlp_space_floats(const mlp *m, int samples) {
 
 /* --- forward --------------------------------------------------------------------------------------------------------------------------- */
 
-/* Weights as [input][output]. */
+/* One network's weights as [input][output]. */
+static void pack(const mlp *m, const_pointers parameters, float *packed) {
+    for (int l = 0; l < m->layers; l++) {
+        const int inputs = m->sizes[l], units = m->sizes[l + 1];
+        transpose(parameters[2 * l], units, inputs, inputs, packed, units);
+        packed += (size_t)inputs * units;
+    }
+}
+
 void mlp_pack(const mlp *m) {
-    float *packed = m->packed;
-    for (int network = 0; network < 2; network++)
-        for (int l = 0; l < m->layers; l++) {
-            const int inputs = m->sizes[l], units = m->sizes[l + 1];
-            transpose(m->parameters[2 * (network * m->layers + l)], units, inputs, inputs, packed, units);
-            packed += (size_t)inputs * units;
-        }
+    pack(m, m->parameters, m->packed);
+    pack(m, m->parameters + 2 * m->layers, m->packed + weights_of(m));
 }
 
 /* One network's hidden layers; returns the last, [samples][units]. */
@@ -106,15 +109,9 @@ static void add_up(const float *g, int samples, int count, float *sums) {
         for (int k = 0; k < count; k++) sums[k] += g[(size_t)b * count + k];
 }
 
-/* One network, from its head's derivative g [samples][outputs]. */
-static void one_backward(const mlp *m, const_pointers parameters, const float *head_weight, int outputs, const float *x, int samples,
-                         const float *activations, float *scratch, const float *g, pointers gradients, float *head_gradient,
-                         float *head_bias_gradient) {
-    const int last = m->sizes[m->layers], most = widest(m);
-    float *slope = scratch, *before = scratch + (size_t)most * samples, *weight_slope = before + (size_t)most * samples;
-    const float *out = activations + (units_of(m) - last) * samples;
-    head_gradients(out, samples, last, outputs, g, head_gradient, head_bias_gradient);
-    matrix_product(samples, last, outputs, g, outputs, 1, head_weight, last, NULL, 0, slope, last);
+/* One network's hidden layers, from the derivative `slope` [samples][units] of the last; `before` and `weight_slope` are scratch. */
+static void hidden_backward(const mlp *m, const_pointers parameters, const float *x, int samples, const float *out, float *slope, float *before,
+                            float *weight_slope, pointers gradients) {
     for (int l = m->layers - 1; l >= 0; l--) {
         const int inputs = m->sizes[l], units = m->sizes[l + 1];
         for (size_t i = 0; i < (size_t)samples * units; i += VL) {
@@ -134,6 +131,18 @@ static void one_backward(const mlp *m, const_pointers parameters, const float *h
     }
 }
 
+/* One network, from its head's derivative g [samples][outputs]. */
+static void one_backward(const mlp *m, const_pointers parameters, const float *head_weight, int outputs, const float *x, int samples,
+                         const float *activations, float *scratch, const float *g, pointers gradients, float *head_gradient,
+                         float *head_bias_gradient) {
+    const int last = m->sizes[m->layers], most = widest(m);
+    float *slope = scratch, *before = scratch + (size_t)most * samples, *weight_slope = before + (size_t)most * samples;
+    const float *out = activations + (units_of(m) - last) * samples;
+    head_gradients(out, samples, last, outputs, g, head_gradient, head_bias_gradient);
+    matrix_product(samples, last, outputs, g, outputs, 1, head_weight, last, NULL, 0, slope, last);
+    hidden_backward(m, parameters, x, samples, out, slope, before, weight_slope, gradients);
+}
+
 void mlp_backward(const mlp *m, const float *x, int samples, float *space, const float *by_action, const float *by_value,
                   pointers gradients) {
     const const_pointers heads = m->parameters + 4 * m->layers;
@@ -143,4 +152,21 @@ void mlp_backward(const mlp *m, const float *x, int samples, float *space, const
     one_backward(m, m->parameters, heads[0], m->outputs, x, samples, space, scratch, by_action, gradients, into[0], into[1]);
     one_backward(m, m->parameters + 2 * m->layers, heads[2], m->values, x, samples, space + kept, scratch, by_value,
                  gradients + 2 * m->layers, into[2], into[3]);
+}
+
+/* --- hidden layers alone --------------------------------------------------------------------------------------------------------------- */
+
+void layers_pack(const mlp *m) { pack(m, m->parameters, m->packed); }
+
+void layers_forward(const mlp *m, const float *x, int samples, float *space, float *features) {
+    const float *last = hidden(m, m->parameters, m->packed, x, samples, space);
+    memcpy(features, last, (size_t)m->sizes[m->layers] * samples * sizeof(float));
+}
+
+void layers_backward(const mlp *m, const float *x, int samples, float *space, const float *by_features, pointers gradients) {
+    const int last = m->sizes[m->layers];
+    float *slope = space + units_of(m) * samples, *before = slope + (size_t)widest(m) * samples;
+    memcpy(slope, by_features, (size_t)last * samples * sizeof(float));
+    hidden_backward(m, m->parameters, x, samples, space + (units_of(m) - last) * samples, slope, before, before + (size_t)widest(m) * samples,
+                    gradients);
 }

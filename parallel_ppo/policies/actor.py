@@ -12,6 +12,7 @@ from parallel_ppo.policies import heads, own_network
 from parallel_ppo.policies.autograd import AutogradNetwork
 from parallel_ppo.policies.native_cnn import NativeCnn
 from parallel_ppo.policies.native_mlp import NativeMlp
+from parallel_ppo.policies.native_recurrent import NativeRecurrent
 from parallel_ppo.policies.network import Acted, Network, Output, Past, Sequences
 from parallel_ppo.policies.parameters import bind
 from parallel_ppo.policies.policy import Policy, Preparation
@@ -32,7 +33,7 @@ class Actor:
         bind(self.policy, parameters)
         self.network = _network(settings, self.policy, parameters)
         self.is_fresh, self.state_size = False, settings.recurrence.state_size
-        reads_bytes = isinstance(self.network, NativeCnn)
+        reads_bytes = isinstance(self.network, NativeCnn | NativeRecurrent) and spec.is_image
         self.prepare = Tensor.contiguous if reads_bytes else Preparation(settings, spec, mean, scale)
 
     def refresh(self) -> None:
@@ -97,7 +98,7 @@ def check_network(settings: Settings, spec: EnvSpec, policy: Policy) -> None:
 def _network(settings: Settings, policy: Policy, parameters: Tensor) -> Network:
     is_native = settings.training.kernels == "native"
     if policy.cell is not None:
-        return AutogradNetwork(policy)
+        return NativeRecurrent(settings, policy, parameters) if is_native else AutogradNetwork(policy)
     if isinstance(policy.trunk, Mlp) and policy.value_trunk is not None:
         return NativeMlp(policy, parameters) if is_native else StackedMlp(policy, parameters)
     if is_native:

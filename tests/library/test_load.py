@@ -74,6 +74,34 @@ def test_predict_is_as_in_stable_baselines3(cartpole: Path) -> None:
     assert np.array_equal(policy.act(rows, deterministic=True), action), "copies"
 
 
+def test_a_recurrent_policy_remembers_until_it_is_reset(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    flags = [*FLAGS, "--env", "CartPole-v1", "--recurrent", "lstm", "--set", "recurrence.size=16"]
+    assert train_sequential([*flags, "--output-dir", str(run)]) == 0
+    policy, rows = parallel_ppo.load(run), np.random.default_rng(0).normal(size=(3, 4)).astype(np.float32)
+
+    def logits() -> np.ndarray:
+        return policy.distribution(rows).logits.numpy()
+
+    first = logits()
+    assert np.array_equal(logits(), first), "looking changes nothing"
+    policy.act(rows)
+    second, copied = logits(), copy.deepcopy(policy)
+    assert not np.allclose(second, first)
+    policy.reset([False, True, False])
+    assert np.array_equal(logits()[1], first[1]) and np.array_equal(logits()[::2], second[::2])
+    policy.reset()
+    assert np.array_equal(logits(), first)
+    assert np.array_equal(copied.distribution(rows).logits.numpy(), second)
+    with pytest.raises(ValueError, match=r"got 2 after 3, .* call reset\(\)"):
+        policy.act(rows[:2])
+    _, state = policy.predict(rows)
+    _, later = policy.predict(rows, state)
+    _, again = policy.predict(rows, state, [True, False, True])
+    assert np.array_equal(again[[0, 2]], state[[0, 2]]) and np.array_equal(again[1], later[1])
+    assert not np.allclose(state, later)
+
+
 def test_one_and_a_batch(policy: parallel_ppo.Policy) -> None:
     envs = gymnasium.make_vec(policy.settings.env.id, num_envs=3, vectorization_mode="sync")
     batch, _ = envs.reset(seed=1)

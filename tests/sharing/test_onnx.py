@@ -52,13 +52,17 @@ def weights_for(settings: Settings, spec: EnvSpec) -> Weights:
     return Weights(Path("policy.safetensors"), settings, spec, 256, arrays)
 
 
-@pytest.mark.parametrize("name", list(CASES))
-def test_onnxruntime_computes_what_the_policy_does(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "recurrent"),
+    [*((name, "none") for name in CASES), ("mlp-masked", "gru"), ("mixed", "lstm"), ("mlp-gaussian", "lstm")],
+)
+def test_onnxruntime_computes_what_the_policy_does(name: str, recurrent: str, tmp_path: Path) -> None:
     policy, spec = CASES[name]
     settings = small_settings(
         "coinrun" if policy != "mlp" else "CartPole-v1", policy, training__kernels="torch"
     )
     settings = settings.changed("training", normalize_observations=bool(spec.vector_shape))
+    settings = settings.changed("recurrence", kind=recurrent, size=16, separate_value=True)
     weights = weights_for(settings, spec)
     assert export(weights, tmp_path / "policy.onnx") <= 1e-5
 
