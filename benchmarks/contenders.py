@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from benchmarks.processes import clean_environment, last_line, run
-from benchmarks.works import Work
+from benchmarks.works import LSTM, Work
 from parallel_ppo.exits import InputError
 from tools.same_bits import checkout
 
@@ -77,10 +77,11 @@ class Peer(NamedTuple):
     adaptor: str
     variant: str
     package: str
+    settings: tuple[str, ...] = ()  # of the works that it knows
 
     def measure(self, work: Work, *, iterations: int, cores: int, timeout: float) -> Measured:
-        if work.settings:
-            raise Unavailable(f"does not know {work.settings[0]}")
+        if work.settings != self.settings:
+            raise Unavailable(f"is for works with {' '.join(self.settings) or 'no settings of ours'}")
         self.prepare()
         command = [
             str(self.python), self.adaptor,
@@ -131,6 +132,7 @@ class Peer(NamedTuple):
 PEER_NAMES = {
     "sb3": Peer("sb3", "sb3.py", "", "stable-baselines3"),
     "sb3_channels_last": Peer("sb3", "sb3.py", "channels_last", "stable-baselines3"),
+    "sb3_contrib": Peer("sb3_contrib", "sb3_recurrent.py", "", "sb3-contrib", LSTM),
     "sample_factory": Peer("sample_factory", "sample_factory_appo.py", "", "sample-factory"),
     "sample_factory_serial": Peer("sample_factory", "sample_factory_appo.py", "serial", "sample-factory"),
     "rllib": Peer("rllib", "rllib.py", "", "ray"),

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+LSTM = ("recurrence.kind=lstm",)
+
 
 class Work(NamedTuple):
     env: str
@@ -36,4 +38,8 @@ WORKS = {
     "W5": Work("benchmarks.peers.frames:Frames-v0", "nature", 32, 128, 4, 1024, iterations=2),
     "W6": Work("HalfCheetah-v5", "mlp", 8, 256, 10, 128, iterations=20),
     "W7": Work("LunarLander-v3", "mlp", 16, 256, 6, 256, iterations=20),
+    "W8": Work(
+        "benchmarks.peers.frames:BlindCartPole-v0", "mlp", 8, 128, 10, 256, iterations=5, settings=LSTM
+    ),
+    "W9": Work("benchmarks.peers.frames:Frames-v0", "nature", 32, 128, 4, 1024, iterations=2, settings=LSTM),
 }

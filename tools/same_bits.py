@@ -103,8 +103,13 @@ def algorithm(name: str, *more: str) -> tuple[str, ...]:
 
 def curious(kind: str, **values: Any) -> tuple[str, ...]:
     """A slice's samples of a minibatch are cut so that some microbatches train the predictors and one does in part."""
-    small = {"curiosity__warmup_steps": 100, "curiosity__hidden_size": 16, "curiosity__update_share": 0.4}
-    return ("--curiosity", kind, *flags(training__lane_samples=4, **(small | values)))
+    small = {
+        "curiosity__warmup_steps": 100,
+        "curiosity__hidden_size": 16,
+        "curiosity__update_share": 0.4,
+        "training__lane_samples": 4,
+    }
+    return ("--curiosity", kind, *flags(**(small | values)))
 
 
 NETWORKS = {
@@ -221,6 +226,49 @@ CURIOSITY = {
     "curiosity ngu on small images": case(*SMALL_FRAMES, *curious("ngu"), ways=(ONE,), steps=512),
 }
 LEVELS = flags(env__level_sampler="plr", env__num_levels=6)
+
+
+def recurrent(kind: str, **values: Any) -> tuple[str, ...]:
+    small = {"recurrence__size": 32, "recurrence__sequence_length": 8}
+    return ("--recurrent", kind, *flags(**(small | values)))
+
+
+RECURRENT = {
+    "recurrent gru": case(*CARTPOLE, *recurrent("gru"), ways=(SEQUENTIAL, ONE, THREE, NODES, RESUMED)),
+    "recurrent lstm torch": case(*CARTPOLE, *recurrent("lstm"), *TORCH, ways=(SEQUENTIAL, NODES, RESUMED)),
+    "recurrent lstm on images": case(
+        *procgen("coinrun"), *recurrent("lstm"), ways=(NODES, RESUMED), steps=512
+    ),
+    "recurrent gru with two cells": case(
+        *PENDULUM, *NORMALIZED, *recurrent("gru", recurrence__separate_value="true"), ways=(THREE, RESUMED)
+    ),
+    "recurrent a2c": case(*CARTPOLE, *algorithm("a2c", *WHOLE_BATCH), *recurrent("lstm"), ways=(SEQUENTIAL,)),
+    "recurrent a3c": case(*CARTPOLE, *algorithm("a3c", *A3C), *recurrent("gru"), ways=(NODES, RESUMED)),
+    "recurrent impala": case(
+        *CARTPOLE, *algorithm("impala", *WHOLE_BATCH), *recurrent("gru"), ways=(SEQUENTIAL, NODES)
+    ),
+    "recurrent appo": case(*CARTPOLE, *algorithm("appo"), *recurrent("lstm"), ways=(THREE, RESUMED)),
+    "recurrent lag 1": case(*SMALL_FRAMES, *flags(training__lag=1), *recurrent("gru"), ways=(ONE, NODES)),
+    "recurrent curiosity": case(
+        *CAR, *curious("rnd", training__lane_samples=8), *recurrent("gru"), ways=(THREE,)
+    ),
+    "recurrent PLR and DrAC": case(
+        *procgen("starpilot"),
+        *LEVELS,
+        *flags(training__augmentation="crop"),
+        *recurrent("lstm", recurrence__separate_value="true"),
+        ways=(SEQUENTIAL,),
+        steps=512,
+    ),
+    "recurrent masks": case(*sample("Masked"), *recurrent("gru"), ways=(SEQUENTIAL, RESUMED)),
+    "recurrent Dict with images": case(
+        *sample("Camera"), "--policy", "impala", *NORMALIZED, *recurrent("lstm"), ways=(ONE,)
+    ),
+    "recurrent network of one's own": case(
+        *CARTPOLE, "--policy", "tests.policies.own_networks:Fine", *recurrent("gru"), ways=(NODES,)
+    ),
+    "recurrent truncated episodes": case(*sample("Chain"), *recurrent("lstm"), ways=(ONE, RESUMED)),
+}
 GENERALIZATION = {
     "PLR": case(*procgen("starpilot"), *LEVELS, ways=(SEQUENTIAL, NODES, RESUMED), steps=2048),
     "PLR with DrAC and a lag": case(
@@ -240,7 +288,7 @@ GENERALIZATION = {
         for index, name in enumerate(AUGMENTATION_KINDS)
     },
 }
-CASES: dict[str, Case] = NETWORKS | ENVIRONMENTS | ALGORITHMS | CURIOSITY | GENERALIZATION
+CASES: dict[str, Case] = NETWORKS | ENVIRONMENTS | ALGORITHMS | CURIOSITY | GENERALIZATION | RECURRENT
 
 
 class Learned(NamedTuple):

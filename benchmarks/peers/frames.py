@@ -40,5 +40,16 @@ class SmallFrames(Frames):
     pictures = reel(32, 32, 3)
 
 
+class BlindCartPole(gymnasium.ObservationWrapper):
+    """CartPole without velocities."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+    def observation(self, observation: np.ndarray) -> np.ndarray:
+        return observation * np.array([1, 0, 1, 0], np.float32)
+
+
 gymnasium.register("Frames-v0", entry_point=Frames)
+gymnasium.register("BlindCartPole-v0", entry_point=BlindCartPole)
 gymnasium.register("SmallFrames-v0", entry_point=SmallFrames)

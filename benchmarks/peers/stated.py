@@ -23,6 +23,7 @@ LEARNING_RATE, GAMMA, GAE_LAMBDA, CLIP, ENTROPY, VALUE, GRADIENT_NORM, ADAM_EPSI
 PARAMETERS = {
     "impala": 626_256, "nature": 608_944, "nature84": 1_687_719,
     "mlp": 9_155, "HalfCheetah-v5": 11_085, "LunarLander-v3": 9_797,
+    "lstm frames:BlindCartPole-v0": 334_979, "lstm frames:Frames-v0": 2_474_407,
 }  # fmt: skip
 
 

@@ -153,7 +153,7 @@ def test_every_peer_has_its_adaptor_and_requirements() -> None:
 
 
 def test_a_refused_benchmark_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for wrong in (("--against", "sb4"), ("--work", "W9")):
+    for wrong in (("--against", "sb4"), ("--work", "W0")):
         monkeypatch.setattr(sys, "argv", ["throughput.py", *wrong, "--output-dir", str(tmp_path / "out")])
         with pytest.raises(InputError):
             throughput.main()
