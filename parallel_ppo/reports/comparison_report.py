@@ -23,23 +23,21 @@ from parallel_ppo.reports.document import Card, Document, Row, Table
 from parallel_ppo.reports.groups import Group, short_env
 from parallel_ppo.reports.plots import (
     EVALUATIONS,
+    LINES_NOTE,
     OVER_STEPS,
     draw_evaluations,
     draw_phase_bars,
     draw_returns,
     draw_throughput,
-    lines_note,
     over_time,
 )
 from parallel_ppo.reports.statistics import LEAST_ITERATIONS, LEAST_SEEDS, Estimate
 from parallel_ppo.reports.theme import PHASES, Panel
-from parallel_ppo.reports.words import duration, estimate, interval, number, percent
+from parallel_ppo.reports.words import duration, estimate, number, percent
 
-THROUGHPUT, RETURN, MEMORY = (
-    "throughput (steps/s)",
-    f"return, last {RETURN_WINDOW} episodes",
-    "peak memory (MB)",
-)
+SPEEDUP, EFFICIENCY = "speedup", "efficiency per worker"
+THROUGHPUT, MEMORY, BITS = "throughput (steps/s)", "peak memory (MB)", "bit-identical"
+RETURN = f"return, last {RETURN_WINDOW} episodes"
 
 
 def document(comparison: Comparison) -> Document:
@@ -55,7 +53,7 @@ def document(comparison: Comparison) -> Document:
         notes=[*comparison.notes, *runs],
         footnotes=footnotes(comparison),
         panels=panels(comparison, table),
-        picture_note=lines_note(groups) + " Dashed: the baseline.",
+        picture_note=LINES_NOTE + " Dashed: the baseline.",
     )
 
 
@@ -98,27 +96,13 @@ def subtitle(groups: Sequence[Group]) -> str:
 
 
 def cards(comparison: Comparison, table: dict[str, Row]) -> list[Card]:
+    """Cells of the fastest group: the value large, what follows it small."""
     pair = fastest(comparison)
-    index, label = comparison.groups.index(pair.group), pair.group.label
-    throughput, memory = table[THROUGHPUT].values[index], table[MEMORY].values[index]
-    value, _, detail = table[RETURN].cells[index].partition(" (")
-    found = [
-        Card(number(throughput.value), f"Steps per second, {label}", interval(throughput)),
-        Card(value, f"Return, {label}", detail.rstrip(")")),
-        Card(
-            {IDENTICAL: "yes", DIFFERENT: "no"}.get(pair.identity.verdict, pair.identity.verdict),
-            "Bit-identical",
-            f"{count(pair.identity.compared, 'iteration')} compared",
-        ),
-        Card(number(memory), f"Peak MB, {label}"),
-    ]
-    if pair.void:
-        return [Card("not comparable", "Speedup", pair.void), *found]
-    if not math.isfinite(pair.speedup.low):
-        return [Card("unknown", "Speedup", "too few iterations"), *found]
-    worker = Card(percent(Estimate(pair.efficiency.value)), "Efficiency per worker", cores(pair.group))
-    speedup = Card(f"{pair.speedup.value:.2f}x", "Speedup", interval(pair.speedup, 2))
-    return [speedup, worker, *found]
+    index, found = comparison.groups.index(pair.group), []
+    for name in (SPEEDUP, EFFICIENCY, THROUGHPUT, RETURN, BITS, MEMORY):
+        value, _, detail = table[name].cells[index].replace(": ", " (", 1).partition(" (")
+        found.append(Card(value, f"{name.capitalize()}, {pair.group.label}", detail.removesuffix(")")))
+    return found
 
 
 def cores(group: Group) -> str:
@@ -160,7 +144,7 @@ def rows(comparison: Comparison) -> list[Row]:
             lambda group: curves.cpu_percent(group.runs) / 100,
             lambda share: percent(Estimate(share)),
         ),
-        Row.of("bit-identical", ["baseline", *sentences]),
+        Row.of(BITS, ["baseline", *sentences]),
     ]
 
 
@@ -175,13 +159,22 @@ def _seeds(group: Group) -> str:
 
 def _speedup_rows(pairs: Sequence[Pair]) -> list[Row]:
     def cells(name: str, figure: Callable[[Pair], Estimate], show: Callable[[Estimate], str]) -> Row:
-        values = [None if pair.void else figure(pair) for pair in pairs]
-        return Row(name, ["baseline", *(show(v) if v else "not comparable" for v in values)], [None, *values])
+        values = [None if _no_speedup(pair) else figure(pair) for pair in pairs]
+        shown = [
+            show(value) if value else _no_speedup(pair) for pair, value in zip(pairs, values, strict=True)
+        ]
+        return Row(name, ["baseline", *shown], [None, *values])
 
     return [
-        cells("speedup", lambda pair: pair.speedup, lambda value: estimate(value, 2, "x")),
-        cells("efficiency per worker", lambda pair: pair.efficiency, percent),
+        cells(SPEEDUP, lambda pair: pair.speedup, lambda value: estimate(value, 2, "x")),
+        cells(EFFICIENCY, lambda pair: pair.efficiency, percent),
     ]
+
+
+def _no_speedup(pair: Pair) -> str:
+    if pair.void:
+        return "not comparable"
+    return "" if math.isfinite(pair.speedup.low) else "too few iterations"
 
 
 def _return_row(groups: Sequence[Group]) -> Row:

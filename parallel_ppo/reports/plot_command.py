@@ -18,7 +18,7 @@ from parallel_ppo.reports.command_line import (
     shown,
 )
 from parallel_ppo.reports.groups import group_seeds
-from parallel_ppo.reports.plots import lines_note, panels_of, title_of
+from parallel_ppo.reports.plots import LINES_NOTE, panels_of, title_of
 from parallel_ppo.reports.runs import Run, find_runs, load_run
 
 EXAMPLES = (
@@ -84,5 +84,5 @@ def write_plots(runs: Sequence[Run], directory: Path, *, kind: str) -> list[Path
     make_directory(directory)
     if kind == "pdf":
         return theme.save_pdfs(panels, directory)
-    figure = theme.sheet(panels, title=title_of(groups), note=lines_note(groups), columns=3)
+    figure = theme.sheet(panels, title=title_of(groups), note=LINES_NOTE, columns=3)
     return [theme.save(figure, directory / "curves.png")]

@@ -39,6 +39,11 @@ CURIOSITY_CURVES = (
     "intrinsic_explained_variance",
     "episodic_memory_size",
 )
+LINES_NOTE = (
+    f"Thick lines: smoothed over a twentieth of the run, mean over seeds; returns: mean of the last {RETURN_WINDOW} "
+    f"episodes. Thin lines: each iteration of a single run, each of up to {LEAST_SEEDS - 1} seeds. "
+    f"Bands: 95 % bootstrap over {LEAST_SEEDS} seeds or more."
+)
 Values = Callable[[Run], np.ndarray]
 
 
@@ -104,23 +109,6 @@ def title_of(groups: Sequence[Group]) -> str:
     games = sorted({short_env(run.env_id) for group in groups for run in group.runs} - {"unknown"})
     name = groups[0].label if len(groups) == 1 else f"{sum(len(group.runs) for group in groups)} runs"
     return name if games in ([], [name]) else f"{', '.join(games)}: {name}"
-
-
-def lines_note(groups: Sequence[Group]) -> str:
-    """Explains thick lines, thin lines and bands."""
-    sizes = {len(group.runs) for group in groups}
-    note = f"Thick lines: smoothed over a twentieth of the run; returns: mean of the last {RETURN_WINDOW} episodes"
-    if max(sizes) > 1:
-        note += "; with several seeds their mean"
-    thin = ["each iteration (one seed)"] if 1 in sizes else []
-    thin += [f"each seed (2 to {LEAST_SEEDS - 1} seeds)"] if sizes & set(range(2, LEAST_SEEDS)) else []
-    note += f". Thin lines: {', '.join(thin)}" if thin else ""
-    band = (
-        f" Bands: 95 % bootstrap over seeds (from {LEAST_SEEDS} seeds on)."
-        if max(sizes) >= LEAST_SEEDS
-        else ""
-    )
-    return f"{note}.{band}"
 
 
 # --- curves -------------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from parallel_ppo.reports.document import (
     write,
 )
 from parallel_ppo.reports.groups import Group
-from parallel_ppo.reports.plots import OVER_STEPS, draw_returns, lines_note
+from parallel_ppo.reports.plots import LINES_NOTE, OVER_STEPS, draw_returns
 from parallel_ppo.reports.procgen_scores import WINDOW, Published, published_curve
 from parallel_ppo.reports.runs import Run
 from parallel_ppo.reports.statistics import LEAST_SEEDS, Estimate, SeedEstimate
@@ -149,7 +149,6 @@ def results(plan: Plan, runs: Runs) -> Results:
 
 
 def document(result: Results) -> Document:
-    groups = [Group(entry.setting, tuple(entry.runs)) for entry in result.entries]
     every = (scores_table, improvements_table, returns_table, published_table)
     return Document(
         headline=headline(result),
@@ -160,7 +159,7 @@ def document(result: Results) -> Document:
         notes=notes(result),
         footnotes=footnotes(result),
         panels=panels(result),
-        picture_note=lines_note(groups) if groups else "",
+        picture_note=LINES_NOTE,
     )
 
 

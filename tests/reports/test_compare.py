@@ -142,7 +142,6 @@ def test_a_busy_machine_voids_the_speedup(tmp_path):
         "The speeds of b and a cannot be compared: other programs used the machine during b;"
     )
     assert first_card(comparison).value == "not comparable"
-    assert first_card(comparison).detail in headline(comparison)
 
 
 def test_headline_and_card_agree_where_nothing_is_significant(tmp_path):
@@ -205,7 +204,7 @@ def test_one_iteration_in_progress_without_episodes(tmp_path):
     groups = [group("a", paths[0]), group("b", paths[1])]
     comparison = compare(groups)
     assert headline(comparison).startswith("b and a: fewer than 5 iterations, too few to compare speeds")
-    assert first_card(comparison).value == "unknown"
+    assert first_card(comparison).value == "too few iterations"
     assert "in progress" in as_text(document(comparison)) and len(comparison.notes) == 2
     assert table(comparison)["return, last 100 episodes"] == ["only 0 episodes yet"] * 2
 

@@ -13,7 +13,7 @@ from parallel_ppo.reports.comparison import compare
 from parallel_ppo.reports.comparison_report import document
 from parallel_ppo.reports.groups import group_seeds
 from parallel_ppo.reports.plot_command import main
-from parallel_ppo.reports.plots import RETURN_LABEL, lines_note, over_time, panels_of
+from parallel_ppo.reports.plots import RETURN_LABEL, over_time, panels_of
 from parallel_ppo.reports.runs import load_run
 from tests.reports.conftest import group
 from tests.reports.run_copies import copy_run
@@ -108,15 +108,6 @@ def test_colors_of_series_and_phases_are_apart():
     for gray in grays:
         red, green, blue = (int(gray[place : place + 2], 16) for place in (1, 3, 5))
         assert max(red, green, blue) - min(red, green, blue) < 32, "a gray"
-
-
-def test_the_note_explains_only_what_is_drawn(tmp_path):
-    one, four, five = (
-        group(str(number), *[run.path for run in seeds_of(tmp_path, number)]) for number in (1, 4, 5)
-    )
-    assert "each iteration" in lines_note([one]) and "seeds" not in lines_note([one])
-    assert "each seed" in lines_note([four]) and "Bands" not in lines_note([four])
-    assert "Bands" in lines_note([five]) and "Thin" not in lines_note([five])
 
 
 def test_one_sheet_as_png_or_a_pdf_for_each_panel(tmp_path, capsys):
