@@ -1,5 +1,6 @@
 """Text for a terminal: untrusted text (errors, paths, settings of others), counts and lists."""
 
+import traceback
 from collections.abc import Sequence
 
 CONTROLS = {
@@ -19,8 +20,11 @@ def one_line(text: object, most: int = 300) -> str:
 
 
 def described(error: BaseException) -> str:
-    text = one_line(error)
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    """Its text, or its place if it has none, such as a failed assertion."""
+    name, text, frames = type(error).__name__, one_line(error), traceback.extract_tb(error.__traceback__)
+    if not text and frames:
+        return f"{name} in {frames[-1].filename.rpartition('/')[2]} line {frames[-1].lineno}"
+    return f"{name}: {text}" if text else name
 
 
 def count(number: int, noun: str) -> str:

@@ -30,7 +30,7 @@ def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env
     module, _, name = settings.id.rpartition(":")
     holder = import_for("env.id", module, settings.id) if module else None
     working_folder.enter_that_of(module)
-    with calling_user_code(f"env.id: {settings.id} cannot be made"):
+    with calling_user_code(f"env.id: {settings.id} cannot be made", _advice_on_arguments):
         if name in gymnasium.registry or holder is None:
             env = gymnasium.make(settings.id, disable_env_checker=True, **kwargs)  # `Single` checks it
         else:
@@ -44,6 +44,11 @@ def make(settings: EnvSettings, render_mode: str | None = None) -> gymnasium.Env
         path, options = (entry, {}) if isinstance(entry, str) else next(iter(entry.items()))
         env = _wrap(env, path, options)
     return env
+
+
+def _advice_on_arguments(error: BaseException) -> str:
+    is_about_them = isinstance(error, TypeError) and "argument" in str(error)
+    return "; arguments of its constructor are given in env.kwargs, as {name: value}" if is_about_them else ""
 
 
 def _wrap(env: gymnasium.Env, path: str, options: dict[str, Any]) -> gymnasium.Env:

@@ -114,8 +114,8 @@ class Single:
                 reward = float(reward)
             except TypeError:
                 raise Misfit(
-                    f"the reward {reward!r:.60}, expected a number; a wrapper such as"
-                    " gymnasium.wrappers:TransformReward can make one of it"
+                    f"the reward {reward!r:.60}, expected a number",
+                    "add a wrapper such as mo_gymnasium.wrappers:LinearReward, or your own gymnasium.RewardWrapper",
                 ) from None
             terminated, truncated = bool(terminated), bool(truncated)
             if self.action_masks and not (terminated or truncated):  # no choice follows an end
@@ -150,11 +150,12 @@ class Single:
     def _blame(self, call: str, error: BaseException) -> NoReturn:
         if is_interruption(error):
             raise error
+        advice = "fix the environment"
         if isinstance(error, Misfit):
-            detail = f"returned from {call} {error}"
+            detail, advice = f"returned from {call} {error}", error.advice or advice
         else:
             detail = f"raised {type(error).__name__} in {call}{_place(error)}: {one_line(error)}"
-        raise EnvironmentFault(self.where, f"{detail}; fix the environment") from error
+        raise EnvironmentFault(self.where, f"{detail}; {advice}") from error
 
     @property
     def where(self) -> str:

@@ -32,6 +32,10 @@ warnings.filterwarnings("ignore", "overflow encountered in cast", RuntimeWarning
 class Misfit(Exception):
     """An observation contradicts its space; the text ends a sentence such as "returned from step ..."."""
 
+    def __init__(self, text: str, advice: str = "") -> None:
+        super().__init__(text)
+        self.advice = advice
+
 
 class Leaf(NamedTuple):
     """One simple space inside an observation, and its path of keys."""

@@ -85,14 +85,18 @@ class Actor:
 
 def check_network(settings: Settings, spec: EnvSpec, policy: Policy) -> None:
     """Tries a network of the user on random observations; ours are known to be exact."""
-    if policy.kind.initial != "own":
-        return
+    if policy.kind.initial == "own":
+        observation = trial_observation(settings, spec)
+        own_network.check(settings.training.policy, policy.trunk, observation, policy.drawn_trunk)
+
+
+def trial_observation(settings: Settings, spec: EnvSpec) -> Any:
+    """Random observations, prepared for the network."""
     draws = generator(0, "trial observation")
     rows = draws.integers(0, 256, (TRIAL_ROWS, *spec.observation_shape)).astype(spec.observation_dtype)
     if spec.vector_shape:
         spec.vectors(rows)[...] = draws.standard_normal((TRIAL_ROWS, *spec.vector_shape), np.float32)
-    observation = Preparation(settings, spec, torch.zeros(()), torch.ones(()))(torch.from_numpy(rows))
-    own_network.check(settings.training.policy, policy.trunk, observation, policy.drawn_trunk)
+    return Preparation(settings, spec, torch.zeros(()), torch.ones(()))(torch.from_numpy(rows))
 
 
 def _network(settings: Settings, policy: Policy, parameters: Tensor) -> Network:

@@ -71,7 +71,11 @@ def canonical(env_id: str) -> str:
     close = difflib.get_close_matches(env_id.rpartition(":")[2], known, n=1, cutoff=0.6)
     examples = " or ".join(family.EXAMPLE for family in FAMILIES)
     hint = f"did you mean {close[0]!r}?" if close else f"expected {examples}"
-    raise InputError(f"env.id: no environment is called {shortened(env_id)!r}; {hint}")
+    is_id = ":" not in env_id and "-v" in env_id
+    others = (
+        f"; an id of another package needs its module in front (module:{shortened(env_id)})" if is_id else ""
+    )
+    raise InputError(f"env.id: no environment is called {shortened(env_id)!r}; {hint}{others}")
 
 
 def check_env(settings: Settings) -> None:

@@ -4,7 +4,7 @@ import contextlib
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from parallel_ppo.exits import InputError, is_interruption
@@ -13,7 +13,7 @@ from parallel_ppo.storage import working_folder
 
 
 @contextlib.contextmanager
-def calling_user_code(failure: str, advice: str = "") -> Iterator[None]:
+def calling_user_code(failure: str, advice: Callable[[BaseException], str] = lambda _: "") -> Iterator[None]:
     """Turns every exception of the user's code into an InputError, SystemExit included."""
     try:
         yield
@@ -22,7 +22,7 @@ def calling_user_code(failure: str, advice: str = "") -> Iterator[None]:
     except BaseException as error:
         if is_interruption(error):
             raise
-        raise InputError(f"{failure} ({described(error)}){advice}") from error
+        raise InputError(f"{failure} ({described(error)}){advice(error)}") from error
 
 
 def import_for(key: str, module: str, path: str) -> Any:
@@ -31,7 +31,7 @@ def import_for(key: str, module: str, path: str) -> Any:
         sys.path.append(os.getcwd())  # last, so that no file here shadows an installed package
     failure = f"{key}: cannot import {module!r} for {path!r}"
     advice = "; run from the folder that contains it, or add that folder to PYTHONPATH"
-    with calling_user_code(failure, advice), working_folder.importing(module):
+    with calling_user_code(failure, lambda _: advice), working_folder.importing(module):
         return importlib.import_module(module)
 
 

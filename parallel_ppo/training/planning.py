@@ -19,7 +19,6 @@ from parallel_ppo.machine.placement import Placement, address_space_error, plan_
 from parallel_ppo.machine.resources import Machine, read_machine
 from parallel_ppo.printable import count
 from parallel_ppo.records.trackers import check_installed
-from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.kinds import (
     ALGORITHM_KINDS,
     AUGMENTATION_KINDS,
@@ -39,7 +38,6 @@ from parallel_ppo.training.portability import tied_to_machine
 from parallel_ppo.training.worker_count import useful_workers
 
 MANY_CORES, MANY_CORES_WORKERS = "config/ppo_many_cores.yaml", 64
-SLOW_ITERATION = 60.0  # seconds
 LIBRARY_ADDRESSES = 600_000_000  # what torch and the other libraries map
 # Ours as torch: docs/journal/2026-11-experiments.md
 TIMES_AS_FAST = {"impala": 3, "impoola": 3, "nature": 2, "small_image": 2.5, "mlp": 1.3}
@@ -94,7 +92,6 @@ def make_plan(
     placement, inline = _place(settings, kind, machine, spec, replay_check.step_seconds)
     if kind != "sequential":
         _warn_of_shared_cpus(settings.parallel.num_workers, len(machine.cpus))
-    _warn_of_slow_steps(settings, replay_check.step_seconds, 1 if inline else placement.num_workers)
     settings = _resolve_threads(settings, kind, machine, placement)
     directory: RunDirectory
     changes: dict[str, tuple[Any, Any]] = {}
@@ -358,20 +355,6 @@ def _place(
         return replace(placement, reasons=(f"{why}.", *placement.reasons[1:])), number == 0
     except ValueError as error:
         raise InputError(str(error)) from None
-
-
-def _warn_of_slow_steps(settings: Settings, step_seconds: float, workers: int) -> None:
-    sizes, env_id = settings.sizes, settings.env.id
-    seconds = step_seconds * sizes.steps_per_iteration / workers
-    if seconds < SLOW_ITERATION or family_of(env_id).HAS_LEVELS:
-        return
-    steps = max(1, int(sizes.num_steps * SLOW_ITERATION / seconds))
-    print(
-        f"warning: {env_id} takes about {step_seconds * 1000:.0f} ms a step, so an iteration of {sizes.num_envs}"
-        f" environments x {sizes.num_steps} steps takes about {seconds:.0f} s; for earlier results use fewer,"
-        f" such as --n-steps {1 << (steps.bit_length() - 1)}",
-        file=sys.stderr,
-    )
 
 
 def _warn_of_shared_cpus(workers: int | str, cpus: int) -> None:

@@ -40,6 +40,7 @@ from parallel_ppo.training import ending, loop
 from parallel_ppo.training.arithmetic import arithmetic
 from parallel_ppo.training.budget import schedule_warnings
 from parallel_ppo.training.callbacks import Callback, Callbacks, named_callbacks
+from parallel_ppo.training.expected_time import slow_iteration
 from parallel_ppo.training.needs import check_resources
 from parallel_ppo.training.planning import Plan, check_addresses, share_host
 from parallel_ppo.training.recorder import Follower, Recorder
@@ -177,6 +178,8 @@ def _start(
     plan, display, budget = run.plan, run.display, run.budget
     for line in schedule_warnings(run.settings.training, run.state.counters):
         display.warn(line)
+    if run.state.counters.iteration == 0 and (slow := slow_iteration(plan, run.policy)):
+        display.warn(slow)
     plan.directory.write(plan.directory.root / "config.yaml", to_yaml(run.settings).encode())
     run.pool = _start_pool(run, fork_server)
     stack.callback(run.pool.close)

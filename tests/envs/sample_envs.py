@@ -25,6 +25,7 @@ class Broken(gymnasium.Env):
 
     def __init__(self, fault: str = "none", after: int = 0) -> None:
         self.fault, self.after, self.calls = fault, after, 0
+        assert fault != "assertion"
         self.observation_space = (
             spaces.Box(0, 255, (8, 8, 3), np.uint8)
             if "image" in fault
@@ -57,7 +58,8 @@ class Broken(gymnasium.Env):
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict]:
         late = self.calls >= self.after
-        reward = {"reward-nan": float("nan"), "reward-none": None}.get(self.fault, 1.0) if late else 1.0
+        wrong = {"reward-nan": float("nan"), "reward-none": None, "reward-vector": np.ones(2)}
+        reward = wrong.get(self.fault, 1.0) if late else 1.0
         ended: Any = np.zeros(2, bool) if self.fault == "end-array" else False
         assert self.fault != "chdir" or os.getcwd() == "/"
         return self._observation(), reward, ended, False, {}

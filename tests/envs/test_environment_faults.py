@@ -26,7 +26,9 @@ AT_ONCE = {
     "nan": "returned an observation with nan at index 1",
     "reward-nan": "gave the reward nan",
     "reward-none": "returned from step the reward None",
+    "reward-vector": "add a wrapper such as mo_gymnasium.wrappers:LinearReward",
     "end-array": "raised ValueError in step",
+    "assertion": "cannot be made (AssertionError in sample_envs.py line ",
     "close": "did not return from close within 3 s",
     "observation-space": "has the observation space Text(1, 5",
     "action-space": "has the action space Text(1, 5",
@@ -52,6 +54,12 @@ def test_found_before_anything_starts(fault: str, tmp_path: Path, capsys: pytest
     assert error.startswith(f"error: --env: {ENV} ") and AT_ONCE[fault] in error
     assert error.count("\n") == 1
     assert not (tmp_path / "run").exists()
+
+
+def test_missing_arguments_name_their_setting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    given = ["--env", ENV, "--set", "env.kwargs={speed: 3}", "--output-dir", str(tmp_path / "run")]
+    assert train.train_parallel([*given, *SMALL]) == 2
+    assert "arguments of its constructor are given in env.kwargs, as {name: value}" in capsys.readouterr().err
 
 
 LATER = {

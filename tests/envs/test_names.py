@@ -23,6 +23,7 @@ def test_gymnasium_ids_stay_as_they_are() -> None:
         ("procgen-coinrum-v0", "coinrun"),
         ("procgen:procgen-mazes-v0", "maze"),
         ("CartPol-v1", "CartPole-v1"),
+        ("Unheard-v0", "another package needs its module in front .module:Unheard-v0"),
         ("nomodule.xyz:Env-v0", "PYTHONPATH"),
         ("tests.envs.unregistered:Missing", "no environment is called"),
         ("tests.envs.unregistered:NOT_CALLABLE", "no environment is called"),
