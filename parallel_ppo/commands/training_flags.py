@@ -242,6 +242,8 @@ def _check_effect(given: dict[str, Any], settings: Settings) -> None:
             raise InputError(
                 f"{key}: has no effect without curiosity.kind=rnd, icm or ngu{nearest(name, others, hint_only=True)}"
             )
+        if section == "recurrence" and name != "kind" and not settings.recurrence.is_recurrent:
+            raise InputError(f"{key}: has no effect without --recurrent gru or lstm; remove it")
 
 
 def _saved_settings(arguments: argparse.Namespace) -> dict[str, Any]:

@@ -118,11 +118,6 @@ def _check_curiosity(settings: Settings) -> None:
 def _check_recurrence(settings: Settings) -> None:
     recurrence, sizes = settings.recurrence, settings.sizes
     if not recurrence.is_recurrent:
-        for name, field in type(recurrence).model_fields.items():
-            _require(
-                getattr(recurrence, name) == field.default,
-                f"recurrence.{name}: has no effect without recurrence.kind (--recurrent gru or lstm); remove it",
-            )
         return
     length, steps = sizes.sequence_length, sizes.num_steps
     if steps % length:

@@ -18,6 +18,8 @@ def render(
 ) -> str:
     env_id, algorithm = settings.env.id, settings.training.algorithm.upper()
     header = yaml.safe_dump(_header(repo, env_id, algorithm, evaluation), sort_keys=False, allow_unicode=True)
+    resets = settings.recurrence.is_recurrent
+    remembers = "  # remembers; policy.reset() where an episode ends" if resets else ""
     film = "\n<video src='replay.mp4' controls autoplay loop></video>\n" if has_film else ""
     return f"""---
 {header}---
@@ -38,7 +40,7 @@ seed {evaluation["seed"]}, drawn actions; 95 % intervals in brackets; every epis
 import parallel_ppo
 
 policy = parallel_ppo.load("hub:{repo}")
-action = policy.act(observation)
+action = policy.act(observation){remembers}
 ```
 
 ## Check

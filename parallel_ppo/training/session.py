@@ -316,6 +316,8 @@ def _header(run: Run, verbose: bool) -> list[str]:
     names = f"{training.algorithm}, {training.policy}"
     if settings.curiosity.kind != "none":
         names += f", {settings.curiosity.kind}"
+    if settings.recurrence.is_recurrent:
+        names += f", {settings.recurrence.kind}"
     env = family_of(settings.env.id).short_name(settings.env.id)
     line = f"{env}  {names}  seed {training.seed}  {who}  -> {plan.directory.root}"
     reasons = "; ".join(plan.tied_to_machine)
