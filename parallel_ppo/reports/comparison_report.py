@@ -35,6 +35,7 @@ from parallel_ppo.reports.statistics import LEAST_ITERATIONS, LEAST_SEEDS, Estim
 from parallel_ppo.reports.theme import PHASES, Panel
 from parallel_ppo.reports.words import duration, estimate, number, percent
 
+LEAST_SHARE = 0.001  # of the time: shorter phases have no row
 SPEEDUP, EFFICIENCY = "speedup", "efficiency per worker"
 THROUGHPUT, MEMORY, BITS = "throughput (steps/s)", "peak memory (MB)", "bit-identical"
 RETURN = f"return, last {RETURN_WINDOW} episodes"
@@ -101,7 +102,7 @@ def cards(comparison: Comparison, table: dict[str, Row]) -> list[Card]:
     index, found = comparison.groups.index(pair.group), []
     for name in (SPEEDUP, EFFICIENCY, THROUGHPUT, RETURN, BITS, MEMORY):
         value, _, detail = table[name].cells[index].replace(": ", " (", 1).partition(" (")
-        found.append(Card(value, f"{name.capitalize()}, {pair.group.label}", detail.removesuffix(")")))
+        found.append(Card(value, f"{name[0].upper()}{name[1:]}, {pair.group.label}", detail.replace(")", "")))
     return found
 
 
@@ -125,7 +126,7 @@ def rows(comparison: Comparison) -> list[Row]:
     phases = [
         Row.of(f"{label}, per 1,000 steps", [cost[name] for cost in costs], duration)
         for name, (label, _) in PHASES.items()
-        if any(cost[name] > 0 for cost in costs)
+        if any(cost[name] > LEAST_SHARE * sum(cost.values()) for cost in costs)
     ]
     return [
         each("runs", _seeds, str),

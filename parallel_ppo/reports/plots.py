@@ -81,7 +81,7 @@ def panels_of(groups: Sequence[Group]) -> list[Panel]:
     returns = partial(draw_returns, groups)
     panels = [
         Panel("return", RETURN_LABEL, partial(returns, OVER_STEPS), legend),
-        Panel("return_over_time", "Return over wall time", partial(returns, over_time(groups)), legend),
+        Panel("return_over_time", RETURN_LABEL, partial(returns, over_time(groups)), legend),
     ]
     if written & EVALUATIONS.keys():
         panels.append(Panel("evaluation", "Return of evaluations", partial(draw_evaluations, groups), legend))

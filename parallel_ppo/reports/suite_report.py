@@ -159,7 +159,7 @@ def document(result: Results) -> Document:
         notes=notes(result),
         footnotes=footnotes(result),
         panels=panels(result),
-        picture_note=LINES_NOTE,
+        picture_note=LINES_NOTE + " Dashed: the first setting." * (len(result.plan.settings) > 1),
     )
 
 
@@ -374,7 +374,8 @@ def panels(result: Results) -> list[Panel]:
     for index, game in enumerate(dict.fromkeys(entry.game for entry in result.entries)):
         entries = {entry.setting: entry for entry in result.entries if entry.game == game}
         groups = [Group(name, tuple(entries[name].runs) if name in entries else ()) for name in settings]
-        found.append(Panel(f"game_{index}", game, partial(draw_returns, groups, OVER_STEPS), legend))
+        draw = partial(draw_returns, groups, OVER_STEPS, dash_first=len(groups) > 1)
+        found.append(Panel(f"game_{index}", game, draw, legend))
     return found
 
 
