@@ -59,8 +59,10 @@ def test_wrong_input_is_reported_in_one_line(tmp_path: Path) -> None:
     hosts.write_text("-oProxyCommand=x\n")
     result = generate("ssh", "--hosts", str(hosts), "--output-dir", "x", "--dry-run")
     assert result.returncode == 2 and "is not a host" in result.stderr
-    result = generate("ssh", "--hosts", str(tmp_path / "none"), "--output-dir", "x", "--dry-run")
-    assert result.returncode == 2 and "cannot be read" in result.stderr
+    os.mkfifo(tmp_path / "pipe")
+    for name, problem in (("none", "is missing"), ("pipe", "is not a regular file")):
+        result = generate("ssh", "--hosts", str(tmp_path / name), "--output-dir", "x", "--dry-run")
+        assert result.returncode == 2 and problem in result.stderr
     for wrong in (["--nodes", "0"], ["--nodes", "4-"], ["--nodes", "4", "--name", "a/b"]):
         result = generate("slurm", "--cpus", "4", "--output-dir", "x", "--dry-run", *wrong)
         assert (result.returncode, result.stdout) == (2, "") and wrong[-1] in result.stderr

@@ -12,6 +12,7 @@ sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
 from parallel_ppo.arguments import Parser, number_from, run  # noqa: E402, F401  (`run` for the launchers)
 from parallel_ppo.exits import InputError  # noqa: E402
+from parallel_ppo.storage.files import Damaged, read_regular  # noqa: E402, F401  (for the launchers)
 
 SCRIPT = "train_ppo_distributed.py"
 # A trap ends `wait` early, and bash remembers the code of a child that has ended.

@@ -9,12 +9,14 @@ import os
 import re
 from pathlib import Path
 
-from job import SCRIPT, WAIT, InputError, number_from, parser, quoted, run
+from job import SCRIPT, WAIT, Damaged, InputError, number_from, parser, quoted, read_regular, run
 
 EXAMPLE = (
     "tools/launch/ssh.py --hosts hosts.txt --output-dir runs/big -- --env coinrun --num-envs 128 "
     "--batch-size 4096"
 )
+
+MAX_HOSTS_BYTES = 1 << 20
 
 TEMPLATE = """#!/bin/bash
 set -u
@@ -41,13 +43,16 @@ exit "${{stopped:-$first_failure}}"
 
 def read_hosts(path: Path) -> list[str]:
     try:
-        lines = [line.partition("#")[0].strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"--hosts {path}: cannot be read ({error}); expected one host per line") from None
+        text = read_regular(path, MAX_HOSTS_BYTES).decode()
+    except (Damaged, UnicodeDecodeError) as error:
+        raise InputError(f"--hosts: {error}; expected a file with one host per line") from None
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     hosts = [line for line in lines if line]
     wrong = [host for host in hosts if not re.fullmatch(r"[\w.@:-]+", host) or host.startswith("-")]
     if wrong:
-        raise InputError(f"--hosts {path}: {wrong[0]!r} is not a host; expected name, address or user@name")
+        raise InputError(
+            f"--hosts {path}: {wrong[0]!r:.80} is not a host; expected name, address or user@name"
+        )
     if not hosts:
         raise InputError(f"--hosts {path}: names no host; expected one per line, node 0 first")
     return hosts
