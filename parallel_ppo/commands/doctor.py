@@ -15,12 +15,13 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from parallel_ppo.arguments import Parser, guarded, positive
+from parallel_ppo.arguments import Parser, guarded, number_from
 from parallel_ppo.child import command
 from parallel_ppo.exits import InputError
 from parallel_ppo.machine.placement import Pinning, Placement, plan_placement
 from parallel_ppo.machine.resources import GIB, Machine, format_cpu_list, parse_cpu_list, read_machine
 from parallel_ppo.printable import count
+from parallel_ppo.settings.schema import MAX_PROCESSES
 
 EXTRAS = {"gymnasium[box2d]": "Box2D", "gymnasium[mujoco]": "mujoco"} | {
     name: name
@@ -157,11 +158,15 @@ def _main(argv: Sequence[str] | None) -> int:
     parser = Parser(description="Check the installation part by part.", examples=examples)
     add = parser.add_argument
     add("--plan", action="store_true", help="show which CPU each worker of a run would get, and why")
-    add("--num-workers", type=positive, metavar="N", help="with --plan: instead of the plan's own number")
+    number = number_from(1, MAX_PROCESSES)
+    add("--num-workers", type=number, metavar="N", help="with --plan: instead of the plan's own number")
     add("--pinning", default="auto", help="with --plan: auto (default), none, or CPUs such as 0-3,8")
     arguments = parser.parse_args(argv)
     if arguments.plan:
         return show_plan(arguments.num_workers, arguments.pinning)
+    for flag, given in (("--num-workers", arguments.num_workers), ("--pinning", arguments.pinning != "auto")):
+        if given:
+            raise InputError(f"{flag}: has no effect without --plan; add --plan")
     return check_parts(arguments.quiet)
 
 

@@ -90,13 +90,13 @@ def _listed_cores(machine: Machine, pinning: Sequence[int]) -> list[Core]:
     wrong = [cpu for cpu in pinning if cpu not in usable]
     if wrong:
         raise ValueError(
-            f"hardware.pinning has CPU {', '.join(map(str, wrong))}, but {allowed}; choose from these, or use"
+            f"hardware.pinning has CPU {format_cpu_list(wrong)}, but {allowed}; choose from these, or use"
             " auto"
         )
     repeated = [cpu for cpu, count in Counter(pinning).items() if count > 1]
     if repeated:
         raise ValueError(
-            f"hardware.pinning has CPU {', '.join(map(str, repeated))} twice; list each once, further workers"
+            f"hardware.pinning has CPU {format_cpu_list(repeated)} twice; list each once, further workers"
             " start again at the first"
         )
     return [usable[cpu] for cpu in pinning]

@@ -63,7 +63,8 @@ Hours = Annotated[float, BeforeValidator(_hours), Field(gt=0)]  # accepts 5m, 1.
 Fraction = Annotated[float, Field(ge=0, le=1)]
 AtLeastZero = Annotated[float, Field(ge=0)]
 Width = Annotated[int, Field(ge=1, le=65536)]  # units of a layer
-Processes = Annotated[int, Field(ge=1, le=4096)]  # workers or nodes
+MAX_PROCESSES = 4096
+Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES)]  # workers or nodes
 Level = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Timeout = Annotated[float, Field(ge=1, le=86400)]
 Name = Annotated[str, Field(min_length=1)]
