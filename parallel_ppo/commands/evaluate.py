@@ -7,8 +7,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from parallel_ppo.arguments import Parser, guarded, number_from, number_or_auto, positive
-from parallel_ppo.commands.policy_flags import add_policy_flags, output_file, policy_from
+from parallel_ppo.arguments import Parser, guarded, number_or_auto
+from parallel_ppo.commands.policy_flags import (
+    EPISODE_STEPS,
+    EPISODES,
+    add_policy_flags,
+    output_file,
+    policy_from,
+)
 from parallel_ppo.evaluation import filming
 from parallel_ppo.evaluation.evaluating import make_report, play_on_workers
 from parallel_ppo.evaluation.loaded_policy import chosen_levels
@@ -20,7 +26,6 @@ from parallel_ppo.printable import count, printable
 from parallel_ppo.storage.files import write_atomically
 
 TABLE_WIDTH = 100
-MAX_EPISODES = 10_000
 
 
 def build_parser() -> Parser:
@@ -37,12 +42,11 @@ def build_parser() -> Parser:
     )
     add_policy_flags(parser)
     add = parser.add_argument
-    episodes = number_from(1, MAX_EPISODES)
-    add("--num-episodes", type=episodes, default=100, metavar="N", help="for each of --levels (default: 100)")
+    add("--num-episodes", type=EPISODES, default=100, metavar="N", help="for each of --levels (default: 100)")
     levels = "train (default), test (unseen levels), or train,test for both and the gap"
     add("--levels", default="train", metavar="PARTS", help=levels)
     cut = "cut longer episodes and count them as unfinished (default: %(default)s)"
-    add("--max-steps", type=positive, default=100_000, metavar="N", help=cut)
+    add("--max-steps", type=EPISODE_STEPS, default=100_000, metavar="N", help=cut)
     add(
         "--num-workers",
         type=number_or_auto,

@@ -3,8 +3,14 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from parallel_ppo.arguments import Parser, expecting, guarded, positive
-from parallel_ppo.commands.policy_flags import add_policy_flags, output_file, policy_from
+from parallel_ppo.arguments import Parser, expecting, guarded, number_from
+from parallel_ppo.commands.policy_flags import (
+    EPISODE_STEPS,
+    EPISODES,
+    add_policy_flags,
+    output_file,
+    policy_from,
+)
 from parallel_ppo.evaluation.filming import check_camera, record
 from parallel_ppo.evaluation.foreign_output import discarded
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, chosen_levels
@@ -43,11 +49,19 @@ def build_parser() -> Parser:
         help="tiles, each its own level (default: 1x1)",
     )
     add(
-        "--num-episodes", type=positive, metavar="N", help="in total, shared by the tiles (default: one each)"
+        "--num-episodes", type=EPISODES, metavar="N", help="in total, shared by the tiles (default: one each)"
     )
     add("--levels", default="train", metavar="PART", help="train (default) or test (unseen levels)")
-    add("--max-steps", type=positive, default=2000, metavar="N", help="cut longer episodes (default: 2000)")
-    add("--fps", type=positive, metavar="N", help="default: the environment's own, 15 for Procgen")
+    add(
+        "--max-steps",
+        type=EPISODE_STEPS,
+        default=2000,
+        metavar="N",
+        help="cut longer episodes (default: 2000)",
+    )
+    add(
+        "--fps", type=number_from(1, 1000), metavar="N", help="default: the environment's own, 15 for Procgen"
+    )
     where = "NAME.mp4, NAME.gif, or a name without an ending for both (default: play in the run directory)"
     add("--output", type=Path, metavar="NAME", help=where)
     return parser

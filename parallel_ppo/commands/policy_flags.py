@@ -10,6 +10,10 @@ from parallel_ppo.evaluation.hub import HUB
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy, load_policy
 from parallel_ppo.evaluation.policy_files import run_root
 from parallel_ppo.exits import InputError
+from parallel_ppo.settings.schema import MAX_EPISODE_STEPS
+
+EPISODES = number_from(1, 10_000)
+EPISODE_STEPS = number_from(1, MAX_EPISODE_STEPS)
 
 
 def add_policy_flags(parser: Parser) -> None:

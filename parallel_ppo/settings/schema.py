@@ -63,6 +63,7 @@ Hours = Annotated[float, BeforeValidator(_hours), Field(gt=0)]  # accepts 5m, 1.
 Fraction = Annotated[float, Field(ge=0, le=1)]
 AtLeastZero = Annotated[float, Field(ge=0)]
 Width = Annotated[int, Field(ge=1, le=65536)]  # units of a layer
+MAX_EPISODE_STEPS = 100_000_000
 MAX_PROCESSES = 4096
 Processes = Annotated[int, Field(ge=1, le=MAX_PROCESSES)]  # workers or nodes
 Level = Annotated[int, Field(ge=0, le=2**31 - 1)]
@@ -485,7 +486,7 @@ class EvaluationSettings(Section):
         32, "Episodes on each set of levels (training and unseen)."
     )
     deterministic: bool = setting(False, "Take the most likely action instead of sampling.")
-    max_steps: Annotated[int, Field(ge=1, le=100_000_000)] = setting(
+    max_steps: Annotated[int, Field(ge=1, le=MAX_EPISODE_STEPS)] = setting(
         100_000, "Longest episode; longer ones are cut and counted."
     )
 

@@ -65,6 +65,8 @@ REFUSED = [
     ("evaluate WEIGHTS --levels train,test", "has no levels"),
     ("evaluate WEIGHTS --env coinrum", "did you mean"),
     ("evaluate WEIGHTS --num-episodes 0", "--num-episodes 0: expected a whole number from 1 to 10000"),
+    ("evaluate WEIGHTS --max-steps 1e30", "--max-steps 1e30: expected a whole number from 1 to 100000000"),
+    ("play WEIGHTS --num-episodes 1e9", "--num-episodes 1e9: expected a whole number from 1 to 10000"),
     ("evaluate WEIGHTS --num-workers 0", "--num-workers 0: expected a whole number from 1 on, or auto"),
     ("evaluate WEIGHTS --seed -1", "--seed -1: expected a whole number from 0"),
     ("evaluate runs/another --checkpoint WEIGHTS", "the policy is given twice"),
