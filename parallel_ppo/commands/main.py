@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from parallel_ppo.arguments import guarded
 from parallel_ppo.child import restart_with_fixed_hash_seed
 from parallel_ppo.commands.training_flags import CLUSTER_FLAGS, PARALLEL_FLAGS
+from parallel_ppo.printable import one_line
 from parallel_ppo.version import VERSION
 
 # name -> where it is, and what it does
@@ -37,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(VERSION if name == "--version" else _help())
         return 0
     if name not in COMMANDS:
-        print(f"error: {name}: no such command; known are {', '.join(COMMANDS)}", file=sys.stderr)
+        print(one_line(f"error: {name}: no such command; known are {', '.join(COMMANDS)}"), file=sys.stderr)
         return 2
     module, _, function = COMMANDS[name][0].partition(":")
     if name == "train":

@@ -27,7 +27,7 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.printable import count
 from parallel_ppo.reports.command_line import add_format_flag, new_directory, shown
 from parallel_ppo.reports.procgen_scores import EASY_RANGE
-from parallel_ppo.reports.suite import Plan, load_plan, save_plan
+from parallel_ppo.reports.suite import Plan, has_plain_names, load_plan, save_plan
 from parallel_ppo.storage.files import Damaged, read_regular, write_atomically
 from parallel_ppo.storage.user_key import is_signed, signature
 
@@ -111,6 +111,8 @@ def _open_suite(flags: argparse.Namespace, trainer_arguments: list[str]) -> tupl
         save_plan(plan, directory)
         return directory, plan
     plan = _new_plan(flags, trainer_arguments)
+    if not has_plain_names(plan):
+        raise InputError(f"--games {flags.games:.80}: expected names, by commas, such as coinrun,starpilot")
     directory = _new_directory(flags.output_dir)
     save_plan(plan, directory)
     write_atomically(directory / SIGNATURE, (signature(_work(plan)) or "").encode())

@@ -25,7 +25,7 @@ from parallel_ppo.exits import InputError
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import read_machine
 from parallel_ppo.settings.layers import load_settings
-from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.schema import MAX_PROCESSES, Settings
 from parallel_ppo.settings.yaml_files import to_yaml
 from parallel_ppo.storage.files import write_atomically
 from parallel_ppo.training.planning import resolve_policy
@@ -80,6 +80,10 @@ def tune(arguments: argparse.Namespace) -> int:
     numbers = None
     if arguments.num_workers is not None:
         numbers = number_list(arguments.num_workers, flag="--num-workers")
+        if not all(1 <= number <= MAX_PROCESSES for number in numbers):
+            raise InputError(
+                f"--num-workers {arguments.num_workers}: expected numbers from 1 to {MAX_PROCESSES}"
+            )
     found: Rates = {candidate: [] for candidate in candidates(settings, numbers)}
     end, problem = time.monotonic() + arguments.seconds, ""
     for round_number, candidate in itertools.product(range(arguments.rounds), found):

@@ -79,8 +79,7 @@ def load_plan(directory: Path) -> Plan:
         )
     try:
         plan = TypeAdapter(Plan).validate_json(read_regular(path, MAX_OBJECT_BYTES), strict=True)
-        names = [*plan.games, *plan.settings, *plan.finished, *plan.failed]
-        if any(one_line(name) != name for name in names):
+        if not has_plain_names(plan):
             raise Damaged(f"{path} has names that are no text")
     except (Damaged, ValidationError):
         raise InputError(
@@ -89,6 +88,11 @@ def load_plan(directory: Path) -> Plan:
     if len(plan.games) * len(plan.seeds) * len(plan.settings) > MAX_RUNS:
         raise InputError(f"{path} has more than {MAX_RUNS:,} runs; start a new suite with fewer")
     return plan
+
+
+def has_plain_names(plan: Plan) -> bool:
+    """False if a name has line breaks, escape sequences, or more than a line."""
+    return all(one_line(name) == name for name in (*plan.games, *plan.settings, *plan.finished, *plan.failed))
 
 
 Runs = dict[tuple[str, str], list[Run]]  # by game and setting
