@@ -70,10 +70,20 @@ class Launcher:
         ]
         return sorted(found)[: self.arguments.nodes[1]]
 
+    def await_nodes(self) -> list[str]:
+        least, cpus = self.arguments.nodes[0], self.arguments.cpus
+        reported = None
+        while len(nodes := self.usable_nodes()) < least and not self.stopped:
+            if len(nodes) != reported:
+                reported = len(nodes)
+                line = f"waiting: {reported} of {least} Ray nodes have {cpus} CPUs (--nodes, --cpus)"
+                print(line, file=sys.stderr, flush=True)
+            time.sleep(POLL)
+        return nodes
+
     def train(self) -> int:
         for _ in range(self.arguments.max_restarts + 1):
-            while len(nodes := self.usable_nodes()) < self.arguments.nodes[0] and not self.stopped:
-                time.sleep(POLL)
+            nodes = self.await_nodes()
             if self.stopped:
                 return PREEMPTED
             codes = self.start(nodes)
@@ -132,6 +142,8 @@ def node_range(text: str) -> tuple[int, int]:
     if not re.fullmatch(r"[1-9]\d{0,3}(-[1-9]\d{0,3})?", text):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a number or a range such as 1-4")
     least, _, most = text.partition("-")
+    if int(most or least) < int(least):
+        raise argparse.ArgumentTypeError(f"{text!r}: the first number is larger than the second")
     return int(least), int(most or least)
 
 

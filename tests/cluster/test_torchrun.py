@@ -30,18 +30,24 @@ from torch.distributed import TCPStore
 store = TCPStore({address!r}, {port}, is_master=True, wait_for_workers=False)
 time.sleep(1e6)
 """
-RENDEZVOUS = "is_host=0,join_timeout=300,last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
+RENDEZVOUS = (
+    "is_host={is_host},join_timeout=300,last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
+)
 
 
 class Agents:
-    """Host 0 keeps torchrun's store; the others run one agent each."""
+    """Host 0 keeps torchrun's store, and the others run one agent each; or the agent on `store_host` keeps it."""
 
-    def __init__(self, network: Network, directory: Path, logs: Path, *arguments: str) -> None:
+    def __init__(
+        self, network: Network, directory: Path, logs: Path, *arguments: str, store_host: int = 0
+    ) -> None:
         self.network, self.directory, self.logs, self.arguments = network, directory, logs, arguments
         self.running: dict[int, subprocess.Popen[bytes]] = {}
         self.ended: list[subprocess.Popen[bytes]] = []
-        text = STORE.format(address=network.addresses[0], port=STORE_PORT)
-        self.store = self._on(0, "-c", text)
+        self.store_host, self.endpoint = store_host, f"{network.addresses[store_host]}:{STORE_PORT}"
+        if store_host == 0:
+            text = STORE.format(address=network.addresses[0], port=STORE_PORT)
+            self.ended.append(self._on(0, "-c", text))
 
     def _on(self, host: int, *words: str) -> subprocess.Popen[bytes]:
         variables = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1", "OMP_NUM_THREADS": "1"}
@@ -53,10 +59,11 @@ class Agents:
 
     def start(self, host: int) -> None:
         size = len(self.network.hosts) - 1
+        rendezvous = RENDEZVOUS.format(is_host=int(host == self.store_host))
         self.running[host] = self._on(
             host, "-m", "torch.distributed.run", f"--nnodes=1:{size}", "--nproc-per-node=1", "--rdzv-backend=c10d",
-            "--max-restarts=1000", f"--rdzv-endpoint={self.network.addresses[0]}:{STORE_PORT}", "--rdzv-id=test",
-            f"--rdzv-conf={RENDEZVOUS}", f"--local-addr={self.network.addresses[host]}", "--monitor-interval=0.2",
+            "--max-restarts=1000", f"--rdzv-endpoint={self.endpoint}", "--rdzv-id=test",
+            f"--rdzv-conf={rendezvous}", f"--local-addr={self.network.addresses[host]}", "--monitor-interval=0.2",
             str(ROOT / "train_ppo_distributed.py"), *self.arguments, "--output-dir", str(self.directory), "--continue",
         )  # fmt: skip
 
@@ -103,7 +110,7 @@ class Agents:
             found = subprocess.run(["ip", "netns", "pids", host], capture_output=True, text=True)
             for pid in found.stdout.split():
                 os.kill(int(pid), signal.SIGKILL)
-        for process in (self.store, *self.running.values(), *self.ended):
+        for process in (*self.running.values(), *self.ended):
             process.wait()
 
 
@@ -135,5 +142,38 @@ def test_agents_are_killed_and_return_and_the_hash_stays(tmp_path: Path) -> None
     found = summary(run)
     sizes = [len(session["nodes"]) for session in json.loads((run / "run.json").read_text())["sessions"]]
     assert max(sizes) == 4 and min(sizes) < 4 and len(metrics(run)) == found["iterations"]
+    alone = train(tmp_path / "alone", *GAME, "--total-timesteps", str(found["env_steps"]))
+    assert alone.summary["policy_sha256"] == found["policy_sha256"]
+
+
+@pytest.mark.full
+def test_the_agent_that_keeps_the_store_is_killed(tmp_path: Path) -> None:
+    """All agents end; the run continues when they are started again, here without the host that was lost."""
+    run, arguments = (
+        tmp_path / "run",
+        [*GAME, "--total-timesteps", "1e9", "--set", "logging.checkpoint_interval=1"],
+    )
+    with Network(4) as network:
+        with Agents(network, run, tmp_path, *arguments, store_host=1) as agents:
+            began = time.time()
+            for host in (1, 2, 3):
+                agents.start(host)
+            agents.await_next_iteration(began)
+            time.sleep(3)  # a checkpoint is written
+            survivors = [agents.running[2], agents.running[3]]
+            began = time.time()
+            agents.kill(1, with_its_node=True)
+            codes = [agent.wait(120) for agent in survivors]
+            print(f"the others ended with {codes} after {time.time() - began:.1f} s")
+            assert codes == [1, 1]
+        with Agents(network, run, tmp_path, *arguments, store_host=2) as agents:
+            began = time.time()
+            for host in (2, 3):
+                agents.start(host)
+            agents.await_next_iteration(began)
+            agents.stop()
+    found = summary(run)
+    assert json.loads((run / "run.json").read_text())["sessions"][-1]["first_iteration"] > 0
+    assert found["world_size"] == 2
     alone = train(tmp_path / "alone", *GAME, "--total-timesteps", str(found["env_steps"]))
     assert alone.summary["policy_sha256"] == found["policy_sha256"]

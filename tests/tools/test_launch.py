@@ -6,11 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+from argparse import ArgumentTypeError
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.conftest import ROOT
+from tools import cluster_ray
 
 TRAINING = ["--", "--env", "coinrun", "--num-envs", "512", "--batch-size", "16384"]
 SCHEDULED = ["--nodes", "4", "--cpus", "32", "--output-dir", "runs/big one"]
@@ -141,3 +145,22 @@ def test_a_lost_node_is_requeued_only_after_a_checkpoint(tmp_path: Path) -> None
     (tmp_path / "saves").touch()
     assert asked()
     assert not asked(SLURM_RESTART_COUNT="3")
+
+
+def test_ray_says_once_that_it_waits_for_nodes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cluster_ray, "POLL", 0)
+    found = iter([["a"], ["a"], ["a", "b"]])
+    launcher: Any = SimpleNamespace(
+        arguments=SimpleNamespace(nodes=(2, 4), cpus=8), stopped=False, usable_nodes=lambda: next(found)
+    )
+    assert cluster_ray.Launcher.await_nodes(launcher) == ["a", "b"]
+    assert capsys.readouterr().err == "waiting: 1 of 2 Ray nodes have 8 CPUs (--nodes, --cpus)\n"
+
+
+def test_ray_refuses_a_range_without_nodes() -> None:
+    assert (cluster_ray.node_range("4"), cluster_ray.node_range("1-4")) == ((4, 4), (1, 4))
+    for text in ("4-1", "0", "a"):
+        with pytest.raises(ArgumentTypeError):
+            cluster_ray.node_range(text)
