@@ -28,7 +28,8 @@ def ray_node(num_cpus: int) -> dict[str, int]:
 @pytest.fixture
 def cluster() -> Iterator[ray_utils.Cluster]:
     """The head has no CPU to give: it never holds a node of the training."""
-    running = ray_utils.Cluster(initialize_head=True, head_node_args=ray_node(num_cpus=0))
+    head = ray_node(num_cpus=0) | {"include_dashboard": False}
+    running = ray_utils.Cluster(initialize_head=True, head_node_args=head)
     yield running
     running.shutdown()
 
