@@ -67,6 +67,19 @@ INLINE void tile_weights(int J, int V, int images, int rows, int pixels, const f
         UNROLL for (int v = 0; v < V; v++) v_store(dw + j * N + v * VL, sum[j][v]);
 }
 
+/* All `terms` of a window's row, a multiple of 4, and all N channels: as many terms at once as their sums fit into the registers. */
+INLINE void row_weights(int terms, int V, int images, int rows, int pixels, const float *x, size_t x_image, size_t x_row, int x_step,
+                        const float *g, size_t g_image, size_t g_row, int N, float *dw) {
+    for (int j = 0, J; j < terms; j += J) {
+        J = VL == 8 && (terms - j) % 6 == 0 ? 6 : 4;
+        for (int n = 0; n < N; n += V * VL) {
+            float *to = dw + (size_t)j * N + n;
+            if (J == 6) tile_weights(6, V, images, rows, pixels, x + j, x_image, x_row, x_step, g + n, g_image, g_row, N, to);
+            else tile_weights(4, V, images, rows, pixels, x + j, x_image, x_row, x_step, g + n, g_image, g_row, N, to);
+        }
+    }
+}
+
 /* torch's [N][C][size][size] -> [N / PANEL_LANES][size][size][C][PANEL_LANES], divided */
 static inline void pack_forward(const float *w, int N, int C, int size, float divisor, float *packed) {
     const int taps = size * size;

@@ -40,8 +40,9 @@ INLINE void tile_product(int R, int V, int terms, const float *a, size_t a_row, 
         UNROLL for (int i = 0; i < V; i++) v_store(out + r * out_row + i * VL, sum[r][i]);
 }
 
-#define ROWS_OF_TILES(R, V)                                                                                                               \
-    for (; r + R <= rows; r += R)                                                                                                         \
+/* Tiles of R rows as long as they fit, `left` being the rows that remain. */
+#define ROWS_OF_TILES(R, V, FIT)                                                                                                          \
+    for (int left; (left = rows - r, FIT); r += R)                                                                                        \
         tile_product(R, V, terms, a + r * a_row, a_row, a_term, b + l, b_term, start ? start + r * start_row + l : NULL, start_row,       \
                      out + r * out_row + l, out_row)
 
@@ -52,19 +53,22 @@ static __attribute__((noinline)) void matrix_product(int rows, int lanes, int te
     int l = 0;
     for (; VL == 16 && l + 64 <= lanes; l += 64) {
         int r = 0;
-        ROWS_OF_TILES(4, 4);
-        ROWS_OF_TILES(1, 4);
+        ROWS_OF_TILES(4, 4, left >= 4);
+        ROWS_OF_TILES(1, 4, left >= 1);
     }
     for (; l < lanes; l += 16) {
         int r = 0;
         if (VL == 16) {
-            ROWS_OF_TILES(8, 1);
-            ROWS_OF_TILES(4, 1);
-            ROWS_OF_TILES(1, 1);
-        } else {
-            ROWS_OF_TILES(6, 2);
-            ROWS_OF_TILES(4, 2);
-            ROWS_OF_TILES(1, 2);
+            ROWS_OF_TILES(8, 1, left >= 8);
+            ROWS_OF_TILES(4, 1, left >= 4);
+            ROWS_OF_TILES(1, 1, left >= 1);
+        } else { /* 4 and 4 are faster than 6 and twice 1 */
+            ROWS_OF_TILES(6, 2, left >= 10 || left == 6);
+            ROWS_OF_TILES(5, 2, left == 9 || left == 5);
+            ROWS_OF_TILES(4, 2, left >= 4);
+            ROWS_OF_TILES(3, 2, left == 3);
+            ROWS_OF_TILES(2, 2, left == 2);
+            ROWS_OF_TILES(1, 2, left == 1);
         }
     }
 }

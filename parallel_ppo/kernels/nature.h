@@ -127,20 +127,14 @@ INLINE void first_layer_weights(int images, int C, int J, const float *in, const
 static __attribute__((noinline)) void second_layer_weights(int images, const float *in, const float *g, float *dw, float *db) {
     enum { V = VL == 16 ? 4 : 2, ROW = SIDE1 * N1 };
     for (int y = 0; y < 4; y++)
-        for (int j = 0; j < 4 * N1; j += 4)
-            for (int n = 0; n < N2; n += V * VL)
-                tile_weights(4, V, images, SIDE2, SIDE2, in + y * ROW + j, AREA1, 2 * ROW, 2 * N1, g + n, AREA2, SIDE2 * N2, N2,
-                             dw + ((size_t)y * 4 * N1 + j) * N2 + n);
+        row_weights(4 * N1, V, images, SIDE2, SIDE2, in + y * ROW, AREA1, 2 * ROW, 2 * N1, g, AREA2, SIDE2 * N2, N2, dw + (size_t)y * 4 * N1 * N2);
     add_rows(images * SIDE2 * SIDE2, N2, g, db);
 }
 
 static __attribute__((noinline)) void third_layer_weights(int images, const float *in, const float *g, float *dw, float *db) {
     enum { V = VL == 16 ? 4 : 2, ROW = SIDE2 * N2 };
     for (int y = 0; y < 3; y++)
-        for (int j = 0; j < 3 * N2; j += 4)
-            for (int n = 0; n < N3; n += V * VL)
-                tile_weights(4, V, images, SIDE3, SIDE3, in + y * ROW + j, AREA2, ROW, N2, g + n, FLAT, SIDE3 * N3, N3,
-                             dw + ((size_t)y * 3 * N2 + j) * N3 + n);
+        row_weights(3 * N2, V, images, SIDE3, SIDE3, in + y * ROW, AREA2, ROW, N2, g, FLAT, SIDE3 * N3, N3, dw + (size_t)y * 3 * N2 * N3);
     add_rows(images * SIDE3 * SIDE3, N3, g, db);
 }
 

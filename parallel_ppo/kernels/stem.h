@@ -30,7 +30,7 @@ INLINE void stem_pixels(int pixels, const float *image, int S, int C, int N, con
         UNROLL for (int n = 0; n < COLUMNS; n++) sum[r][n] = v_load(bias + n * VL);
     for (int y = 0; y < 3; y++) {
         const float *in = image + (size_t)y * (S + 2) * C, *wy = w + y * 3 * C * N;
-        for (int j = 0; j < 3 * C; j++) {
+        ROLLED for (int j = 0; j < 3 * C; j++) { /* unrolled, pixels that neighbours share would push the sums out of the registers */
             vec tap[COLUMNS];
             UNROLL for (int n = 0; n < COLUMNS; n++) tap[n] = v_load(wy + j * N + n * VL);
             UNROLL for (int r = 0; r < pixels; r++) {
@@ -45,11 +45,12 @@ INLINE void stem_pixels(int pixels, const float *image, int S, int C, int N, con
 
 /* One convolved row; `image` is the first of its three padded rows; w is [3][3C][N]. An odd row ends with a pixel that wins no pool. */
 INLINE void stem_row(const float *image, int S, int C, int N, const float *w, const float *bias, float *out) {
-    enum { BLOCK = VL == 16 ? 16 : 4 };
+    enum { BLOCK = VL == 16 ? 16 : 6 };
+    const int pixels = in_fours(S);
     for (int n = 0; n < N; n += STEM_PANEL) {
         int x = 0;
-        for (; x + BLOCK <= S; x += BLOCK) stem_pixels(BLOCK, image + x * C, S, C, N, w + n, bias + n, out + x * N + n);
-        for (; x < S; x += 4) stem_pixels(4, image + x * C, S, C, N, w + n, bias + n, out + x * N + n);
+        for (; pixels - x >= BLOCK && pixels - x != 8; x += BLOCK) stem_pixels(BLOCK, image + x * C, S, C, N, w + n, bias + n, out + x * N + n);
+        for (; x < pixels; x += 4) stem_pixels(4, image + x * C, S, C, N, w + n, bias + n, out + x * N + n);
     }
     if (S % 2) fill_unpooled(out + S * N, N);
 }

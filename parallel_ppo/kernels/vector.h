@@ -14,8 +14,10 @@
 #define INLINE static inline __attribute__((always_inline))
 #ifdef __clang__
 #define UNROLL _Pragma("unroll")
+#define ROLLED _Pragma("nounroll")
 #else
 #define UNROLL _Pragma("GCC unroll 64")
+#define ROLLED _Pragma("GCC unroll 1")
 #endif
 
 #ifdef __AVX512F__

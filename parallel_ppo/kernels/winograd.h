@@ -23,7 +23,7 @@ INLINE void product_block(const float *a, const float *b, float *c, int rows, in
     vec sum[16][2];
     UNROLL for (int r = 0; r < rows; r++)
         UNROLL for (int n = 0; n < columns; n++) sum[r][n] = v_zero();
-    for (int k = 0; k < K; k++) {
+    ROLLED for (int k = 0; k < K; k++) {
         vec w[2];
         UNROLL for (int n = 0; n < columns; n++) w[n] = v_load(b + k * N + n * VL);
         UNROLL for (int r = 0; r < rows; r++) {
@@ -36,43 +36,89 @@ INLINE void product_block(const float *a, const float *b, float *c, int rows, in
 }
 
 INLINE void product_columns(const float *a, const float *b, float *c, int tiles, int columns, int K, int N) {
-    const int rows = VL == 8 ? 4 : columns == 1 ? 16 : 8;
     int t = 0;
-    for (; t + rows <= tiles; t += rows) product_block(a + t * K, b, c + t * N, rows, columns, K, N);
+    for (; t + 16 <= tiles; t += 16)
+        if (VL == 8) {
+            product_block(a + t * K, b, c + t * N, 6, columns, K, N);
+            product_block(a + (t + 6) * K, b, c + (t + 6) * N, 5, columns, K, N);
+            product_block(a + (t + 11) * K, b, c + (t + 11) * N, 5, columns, K, N);
+        } else if (columns == 1) {
+            product_block(a + t * K, b, c + t * N, 16, columns, K, N);
+        } else {
+            product_block(a + t * K, b, c + t * N, 8, columns, K, N);
+            product_block(a + (t + 8) * K, b, c + (t + 8) * N, 8, columns, K, N);
+        }
     for (; t < tiles; t += 4) product_block(a + t * K, b, c + t * N, 4, columns, K, N); /* past the last tile: read by nobody */
 }
 
-INLINE void product(const float *a, const float *b, float *c, int tiles, int K, int N) {
+INLINE void product_inline(const float *a, const float *b, float *c, int tiles, int K, int N) {
     int n = 0;
     for (; n + 2 * VL <= N; n += 2 * VL) product_columns(a, b + n, c + n, tiles, 2, K, N);
     if (n < N) product_columns(a, b + n, c + n, tiles, 1, K, N);
 }
 
-/* du[K][N] += sum over tiles of a[tile][K] b[tile][N], the N of one block of `columns` vectors */
-INLINE void outer_columns(const float *a, const float *b, float *du, int tiles, int columns, int K, int N) {
-    const int rows = VL == 8 ? 4 : columns == 1 ? 16 : 8;
-    for (int k = 0; k < K; k += rows) {
-        vec sum[16][2];
-        UNROLL for (int r = 0; r < rows; r++)
-            UNROLL for (int j = 0; j < columns; j++) sum[r][j] = v_load(du + (k + r) * N + j * VL);
-        for (int t = 0; t < tiles; t++) {
-            vec y[2];
-            UNROLL for (int j = 0; j < columns; j++) y[j] = v_load(b + t * N + j * VL);
-            UNROLL for (int r = 0; r < rows; r++) {
-                vec x = v_set(a[t * K + k + r]);
-                UNROLL for (int j = 0; j < columns; j++) sum[r][j] = v_fma(x, y[j], sum[r][j]);
-            }
+/* du[rows][N] += sum over tiles of a[tile][K] b[tile][N], the N of one block of `columns` vectors */
+INLINE void outer_block(const float *a, const float *b, float *du, int tiles, int rows, int columns, int K, int N) {
+    vec sum[16][2];
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int j = 0; j < columns; j++) sum[r][j] = v_load(du + r * N + j * VL);
+    ROLLED for (int t = 0; t < tiles; t++) {
+        vec y[2];
+        UNROLL for (int j = 0; j < columns; j++) y[j] = v_load(b + t * N + j * VL);
+        UNROLL for (int r = 0; r < rows; r++) {
+            vec x = v_set(a[t * K + r]);
+            UNROLL for (int j = 0; j < columns; j++) sum[r][j] = v_fma(x, y[j], sum[r][j]);
         }
-        UNROLL for (int r = 0; r < rows; r++)
-            UNROLL for (int j = 0; j < columns; j++) v_store(du + (k + r) * N + j * VL, sum[r][j]);
     }
+    UNROLL for (int r = 0; r < rows; r++)
+        UNROLL for (int j = 0; j < columns; j++) v_store(du + r * N + j * VL, sum[r][j]);
 }
 
-INLINE void outer(const float *a, const float *b, float *du, int tiles, int K, int N) {
+INLINE void outer_columns(const float *a, const float *b, float *du, int tiles, int columns, int K, int N) {
+    for (int k = 0; k < K; k += 16)
+        if (VL == 8) {
+            outer_block(a + k, b, du + k * N, tiles, 6, columns, K, N);
+            outer_block(a + k + 6, b, du + (k + 6) * N, tiles, 5, columns, K, N);
+            outer_block(a + k + 11, b, du + (k + 11) * N, tiles, 5, columns, K, N);
+        } else if (columns == 1) {
+            outer_block(a + k, b, du + k * N, tiles, 16, columns, K, N);
+        } else {
+            outer_block(a + k, b, du + k * N, tiles, 8, columns, K, N);
+            outer_block(a + k + 8, b, du + (k + 8) * N, tiles, 8, columns, K, N);
+        }
+}
+
+INLINE void outer_inline(const float *a, const float *b, float *du, int tiles, int K, int N) {
     int n = 0;
     for (; n + 2 * VL <= N; n += 2 * VL) outer_columns(a, b + n, du + n, tiles, 2, K, N);
     if (n < N) outer_columns(a, b + n, du + n, tiles, 1, K, N);
 }
+
+/* With 16 registers a product takes all of them: inside a layer, the constants of its transforms would push out sums. */
+#define PRODUCTS_OF(name, K, N)                                                                                                           \
+    static __attribute__((noinline)) void product_##name(const float *a, const float *b, float *c, int tiles) {                           \
+        product_inline(a, b, c, tiles, K, N);                                                                                             \
+    }                                                                                                                                     \
+    static __attribute__((noinline)) void outer_##name(const float *a, const float *b, float *du, int tiles) {                            \
+        outer_inline(a, b, du, tiles, K, N);                                                                                              \
+    }
+#if VL == 8
+PRODUCTS_OF(16_16, 16, 16)
+PRODUCTS_OF(16_32, 16, 32)
+PRODUCTS_OF(32_16, 32, 16)
+PRODUCTS_OF(32_32, 32, 32)
+#define CALL_OR_INLINE(what, a, b, c, tiles, K, N)                                                                                        \
+    if (K == 16 && N == 16) what##_16_16(a, b, c, tiles);                                                                                 \
+    else if (K == 16 && N == 32) what##_16_32(a, b, c, tiles);                                                                            \
+    else if (K == 32 && N == 16) what##_32_16(a, b, c, tiles);                                                                            \
+    else if (K == 32 && N == 32) what##_32_32(a, b, c, tiles);                                                                            \
+    else what##_inline(a, b, c, tiles, K, N)
+#else
+#define CALL_OR_INLINE(what, a, b, c, tiles, K, N) what##_inline(a, b, c, tiles, K, N)
+#endif
+
+INLINE void product(const float *a, const float *b, float *c, int tiles, int K, int N) { CALL_OR_INLINE(product, a, b, c, tiles, K, N); }
+INLINE void outer(const float *a, const float *b, float *du, int tiles, int K, int N) { CALL_OR_INLINE(outer, a, b, du, tiles, K, N); }
 
 /* ---- whole layers over `images` images ---- */
 
