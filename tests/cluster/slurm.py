@@ -65,7 +65,13 @@ class Slurm:
         hosts = [f"{address} {name}\n" for address, name in zip(addresses, self.names, strict=True)]
         (self.folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(hosts))
         subprocess.run(["install", "-d", "-o", "munge", "-g", "munge", "/run/munge"], check=True)
-        subprocess.run(["runuser", "-u", "munge", "--", "munged"], capture_output=True)
+        self.munged = subprocess.Popen(  # ends at once where one runs already
+            ["munged", "--foreground"],
+            user="munge",
+            group="munge",
+            extra_groups=[],
+            stderr=subprocess.DEVNULL,
+        )
         self.network.__enter__()
         self._start("head", "slurmctld", "-D")
         self._start("node1", "slurmd", "-D", "-N", "node1")
@@ -143,4 +149,5 @@ class Slurm:
         for daemon in self.daemons:
             daemon.wait()
         self.network.__exit__(kind, error, trace)
-        subprocess.run(["pkill", "-x", "munged"])
+        self.munged.terminate()
+        self.munged.wait()
