@@ -25,6 +25,7 @@ from parallel_ppo.arguments import (
 from parallel_ppo.commands.suite_runs import run_all, write_results
 from parallel_ppo.exits import InputError
 from parallel_ppo.printable import count
+from parallel_ppo.reports import mujoco_scores
 from parallel_ppo.reports.command_line import add_format_flag, new_directory, shown
 from parallel_ppo.reports.procgen_scores import EASY_RANGE
 from parallel_ppo.reports.suite import Plan, has_plain_names, load_plan, save_plan
@@ -38,6 +39,7 @@ EXAMPLES = (
         "tools/suite.py --games all --setting plain= --setting 'anneal=--set"
         " training.learning_rate_schedule=linear' -- --num-levels 200"
     ),
+    "tools/suite.py --suite mujoco --output-dir runs/mujoco",
     "tools/suite.py --resume runs/all-games",
 )
 SIGNATURE = ".signature"  # of this user, for suite.json
@@ -76,6 +78,8 @@ def _parser() -> Parser:
     parser = Parser(description=description, examples=EXAMPLES)
     add = parser.add_argument
     add("--games", help="games or environment ids, by commas; `all` for the 16 of Procgen")
+    benchmark = "mujoco: ten tasks, ten seeds, a million steps; other flags override each of these"
+    add("--suite", choices=["mujoco"], help=benchmark)
     add("--seeds", help="seeds, by commas (default: 1)")
     add("--total-timesteps", type=whole_number, metavar="STEPS", help="of each run")
     add("--duration", type=hours, metavar="TIME", help="of each run: hours, or 90s, 5m (default: 1 hour)")
@@ -94,7 +98,16 @@ def _parser() -> Parser:
 
 def _open_suite(flags: argparse.Namespace, trainer_arguments: list[str]) -> tuple[Path, Plan]:
     if flags.resume:
-        own = ("games", "seeds", "total_timesteps", "duration", "output_dir", "setting", "eval_episodes")
+        own = (
+            "games",
+            "suite",
+            "seeds",
+            "total_timesteps",
+            "duration",
+            "output_dir",
+            "setting",
+            "eval_episodes",
+        )
         if trainer_arguments or any(getattr(flags, name) not in (None, []) for name in own):
             raise InputError(
                 f"--resume {flags.resume} takes its settings from that suite; leave all other flags but "
@@ -131,7 +144,18 @@ def _is_own(plan: Plan, directory: Path) -> bool:
         return False
 
 
+def _fill_in_mujoco(flags: argparse.Namespace) -> None:
+    flags.games = flags.games or ",".join(mujoco_scores.TASKS)
+    flags.seeds = flags.seeds or ",".join(map(str, mujoco_scores.SEEDS))
+    if flags.duration is None and flags.total_timesteps is None:
+        flags.total_timesteps = mujoco_scores.STEPS
+    if flags.eval_episodes is None:
+        flags.eval_episodes = 0  # published returns are of training
+
+
 def _new_plan(flags: argparse.Namespace, trainer_arguments: list[str]) -> Plan:
+    if flags.suite == "mujoco":
+        _fill_in_mujoco(flags)
     if not flags.games:
         raise InputError("--games: is missing; give games by commas, such as coinrun,starpilot, or all")
     if flags.total_timesteps is None and flags.duration is None:

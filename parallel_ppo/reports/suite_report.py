@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from parallel_ppo.printable import count, one_line
-from parallel_ppo.reports import statistics, theme
+from parallel_ppo.reports import mujoco_scores, statistics, theme
 from parallel_ppo.reports.curves import (
     RETURN_WINDOW,
     final_returns,
@@ -39,7 +39,7 @@ from parallel_ppo.reports.runs import Run
 from parallel_ppo.reports.statistics import LEAST_SEEDS, Estimate, SeedEstimate
 from parallel_ppo.reports.suite import LEVELS, Plan, Runs, evaluated_returns, run_records, score_of
 from parallel_ppo.reports.theme import Panel
-from parallel_ppo.reports.words import estimate, interval, number
+from parallel_ppo.reports.words import UNKNOWN, estimate, interval, number
 
 LEVEL_NAMES = {"train": "training levels", "test": "unseen levels"}
 SCORE = "normalized score"
@@ -78,9 +78,18 @@ class Entry:
     def gap(self) -> SeedEstimate:
         return statistics.over_seeds([e["train"] - e["test"] for e in self.evaluated if len(e) == 2])
 
+    def finals(self) -> list[float]:
+        """The mean return of the last episodes of each run."""
+        return [float(final.mean()) for run in self.runs if len(final := final_returns(run))]
+
     def final_return(self) -> SeedEstimate:
-        finals = [final for run in self.runs if len(final := final_returns(run))]
-        return statistics.over_seeds([float(final.mean()) for final in finals])
+        return statistics.over_seeds(self.finals())
+
+    def final_iqm(self) -> Estimate:
+        finals = np.array(self.finals())
+        if len(finals) < LEAST_SEEDS:
+            return Estimate(float(statistics.iqm(finals)) if len(finals) else math.nan)
+        return statistics.stratified_bootstrap(statistics.iqm_score, [finals])
 
     def scores(self, part: str) -> np.ndarray:
         """Normalized, one for each run; empty except for Procgen."""
@@ -149,7 +158,7 @@ def results(plan: Plan, runs: Runs) -> Results:
 
 
 def document(result: Results) -> Document:
-    every = (scores_table, improvements_table, returns_table, published_table)
+    every = (scores_table, improvements_table, returns_table, published_table, mujoco_table)
     return Document(
         headline=headline(result),
         subtitle=subtitle(result),
@@ -320,6 +329,26 @@ def published_table(result: Results) -> Table:
     return Table("Published returns", ("game, steps", "here", "published"), rows)
 
 
+def mujoco_table(result: Results) -> Table:
+    def shown(found: mujoco_scores.Return | None) -> str:
+        return UNKNOWN if found is None else f"{found.mean:,.1f} +- {found.deviation:,.1f}"
+
+    rows = [
+        Row.mixed(
+            entry.name,
+            (len(entry.runs), number),
+            (entry.final_return(), partial(estimate, digits=1)),
+            (entry.final_iqm(), partial(estimate, digits=1)),
+            (task.cleanrl, shown),
+            (task.zoo, shown),
+        )
+        for entry in result.entries
+        if (task := mujoco_scores.TASKS.get(entry.game)) and entry.steps >= mujoco_scores.STEPS
+    ]
+    header = ("task", "seeds", "mean", "IQM", "CleanRL, v4", "zoo, tuned, v3")
+    return Table("MuJoCo after a million steps, beside published PPO", header, rows)
+
+
 def _joined(*words: str) -> str:
     return ", ".join(word for word in words if word)
 
@@ -352,6 +381,17 @@ def footnotes(result: Results) -> list[str]:
             "Normalized scores: about 0 for a policy that ignores its observations, 1 for the best possible. IQM: "
             "mean of the middle half of all runs. "
             f"Intervals: stratified bootstraps over the runs of each game, 95 %, from {LEAST_SEEDS} runs on."
+        )
+    if rows := mujoco_table(result).rows:
+        shown = {
+            name: task for name, task in mujoco_scores.TASKS.items() if any(name in row.name for row in rows)
+        }
+        changes = [f"{name}: {task.changes}" for name, task in shown.items() if task.changes]
+        lines.append(
+            "MuJoCo: means of the last 100 training episodes of each seed. CleanRL: the same, with the standard "
+            "deviation over 3 seeds. Zoo: one evaluated policy, with the deviation over episodes. Changes in v5: "
+            + "; ".join(changes)
+            + "."
         )
     if published_table(result).rows:
         lines.append(

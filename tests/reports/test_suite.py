@@ -3,6 +3,7 @@
 import csv
 import json
 from dataclasses import replace
+from unittest.mock import ANY
 
 import numpy as np
 import pytest
@@ -115,6 +116,20 @@ def test_scores_and_published_values_at_equal_steps(suite):
     published = table("Published returns", *suite)
     assert published == {"coinrun, 1M steps": [f"{np.mean(near):.2f}", "7.90"]}, "no run went to 2M"
     assert len(cartpole.scores("train")) == 0 and cartpole.returns("train").value == pytest.approx(8.375)
+
+
+def test_mujoco_is_shown_beside_published_returns_of_a_million_steps(tmp_path):
+    plan = Plan(games=["Hopper-v5", "Reacher-v5"], seeds=[1, 2], total_timesteps=10**6, duration=None)
+    for job in plan.jobs():
+        steps = 131_072 if job.game == "Hopper-v5" else 2048
+        copy_run(tmp_path / job.name, seed=job.seed, steps_each=steps, env__id=job.game)
+    title = "MuJoCo after a million steps, beside published PPO"
+    hopper = results(tmp_path, plan).entries[0]
+    mean = hopper.final_return().value
+    assert table(title, tmp_path, plan) == {
+        "Hopper-v5": ["2", ANY, f"{mean:,.1f}", "2,382.9 +- 271.7", "2,410.4 +- 10.0"]
+    }, "Reacher has not reached a million"
+    assert "v5: Hopper-v5: no reward for being healthy" in document(results(tmp_path, plan)).footnotes[-1]
 
 
 def test_the_best_setting_leads(tmp_path):

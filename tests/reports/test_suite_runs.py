@@ -15,6 +15,7 @@ from parallel_ppo.reports import trainer
 from parallel_ppo.reports.suite import Job, Plan, load_plan, save_plan
 from parallel_ppo.reports.trainer import TrainerFailed
 from parallel_ppo.storage.user_key import signature
+from tests.conftest import ROOT
 
 HERE = Path(__file__).resolve().parent
 TRAINER = f"""
@@ -46,6 +47,17 @@ write_evaluation(
     num_episodes=int(word["--num-episodes"]), max_steps=int(word["--max-steps"]), seed=int(word["--seed"]),
 )
 """
+
+
+def test_the_mujoco_suite_is_ten_tasks_of_ten_seeds():
+    whole = suite._new_plan(suite._parser().parse_args(["--suite", "mujoco"]), [])
+    assert (len(whole.games), whole.seeds, whole.total_timesteps) == (10, list(range(1, 11)), 1_000_000)
+    assert whole.evaluation_episodes == 0 and whole.duration is None
+    words = ["--suite", "mujoco", "--seeds", "4", "--games", "Ant-v5", "--duration", "1m"]
+    part = suite._new_plan(suite._parser().parse_args(words), [])
+    assert (part.games, part.seeds, part.total_timesteps) == (["Ant-v5"], [4], None)
+    for game in whole.games:
+        assert (ROOT / "config" / f"{game.lower().removesuffix('-v5')}.yaml").exists()
 
 
 @pytest.fixture
