@@ -69,6 +69,8 @@ def _procgen() -> str:
     import numpy as np
 
     from parallel_ppo.envs.procgen import ProcgenSlice, problem
+    from parallel_ppo.envs.versions import one_procgen, versions_of
+    from parallel_ppo.settings import procgen
     from parallel_ppo.settings.schema import EnvSettings
 
     if not _has_procgen():
@@ -83,7 +85,8 @@ def _procgen() -> str:
         env.step(np.zeros(8, np.float32))
     rate = 800 / (time.perf_counter() - began)
     env.close()
-    return f"coinrun, {rate:,.0f} steps/s on one core"
+    build = one_procgen(versions_of(procgen.LIBRARIES))["procgen"]
+    return f"build {build}, coinrun, {rate:,.0f} steps/s on one core"
 
 
 def _shared_memory() -> str:

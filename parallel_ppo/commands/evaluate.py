@@ -45,6 +45,8 @@ def build_parser() -> Parser:
     add("--num-episodes", type=EPISODES, default=100, metavar="N", help="for each of --levels (default: 100)")
     levels = "train (default), test (unseen levels), or train,test for both and the gap"
     add("--levels", default="train", metavar="PARTS", help=levels)
+    seen = "test: count levels whose first frame is that of a training level, as published scores do"
+    add("--include-seen-frames", action="store_true", help=seen)
     cut = "cut longer episodes and count them as unfinished (default: %(default)s)"
     add("--max-steps", type=EPISODE_STEPS, default=100_000, metavar="N", help=cut)
     add(
@@ -74,7 +76,9 @@ def _evaluate(argv: Sequence[str] | None) -> int:
     if arguments.render:
         camera = filming.check_camera(policy, level_sets[0])
     episodes = play_on_workers(policy, level_sets, arguments.num_workers, arguments.quiet)
-    report = make_report(policy, str(arguments.policy or arguments.checkpoint), episodes)
+    include_seen = arguments.include_seen_frames
+    checkpoint = str(arguments.policy or arguments.checkpoint)
+    report = make_report(policy, checkpoint, episodes, include_seen=include_seen)
     write_atomically(output, (json.dumps(report, indent=1, allow_nan=False) + "\n").encode())
     if not arguments.quiet:
         console = Console(highlight=False)

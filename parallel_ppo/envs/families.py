@@ -4,6 +4,8 @@ import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, cast
 
+import numpy as np
+
 from parallel_ppo.envs.contract import EnvSpec, ReplayCheck, SliceEnv
 from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.schema import EnvSettings, Settings
@@ -27,6 +29,10 @@ class FamilyModule(Protocol):
     def warm_up(self) -> None: ...
 
     def film_fps(self, settings: EnvSettings) -> int: ...
+
+    def are_training_frames(self, settings: EnvSettings, frames: np.ndarray) -> np.ndarray:
+        """Only of families with levels."""
+        ...
 
 
 def _module(env_id: str) -> FamilyModule:
@@ -57,6 +63,11 @@ def warm_up(settings: Settings) -> None:
 def film_fps(settings: EnvSettings) -> int:
     """Frames per second at normal speed; InputError if the environment cannot be rendered."""
     return _module(settings.id).film_fps(settings)
+
+
+def are_training_frames(settings: EnvSettings, frames: np.ndarray) -> np.ndarray:
+    """Which observations are the first of a training level: [n, ...] -> [n] bool."""
+    return _module(settings.id).are_training_frames(settings, frames)
 
 
 def make_slice(settings: Settings, slice_index: int, *, num_views: int = 0) -> SliceEnv:

@@ -1,10 +1,12 @@
 """Procgen as a slice. Slices are created in the process that steps them, because they do not survive a fork."""
 
 import contextlib
+import functools
+import hashlib
 import importlib.util
 import os
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -159,6 +161,43 @@ class ProcgenSlice:
 
 
 make_slice = ProcgenSlice
+
+# --- first frames -------------------------------------------------------------------------------------------
+
+FRAME_ENVS = 64
+END_OF_EPISODE = -1  # an action that ends the episode with this step
+
+
+@functools.lru_cache(maxsize=4)
+def _training_frames(settings: str) -> frozenset[bytes]:
+    env = EnvSettings.model_validate_json(settings)
+    levels = range(env.start_level, env.start_level + env.num_levels)
+    return frozenset(frame for _, frame in first_frames(env, levels))
+
+
+def first_frames(settings: EnvSettings, levels: Sequence[int]) -> Iterator[tuple[int, bytes]]:
+    """Each level with a hash of its first observation."""
+    plain, num_envs = (
+        settings.model_copy(update={"use_sequential_levels": False}),
+        min(FRAME_ENVS, len(levels)),
+    )
+    with contextlib.closing(ProcgenSlice(settings=plain, seed=0, first_env=0, num_envs=num_envs)) as env:
+        for start in range(0, len(levels), env.native.num):
+            part = levels[start : start + env.native.num]
+            env.set_next_levels(dict(enumerate(part)))
+            frames = env.step(np.full(env.native.num, END_OF_EPISODE)).observation
+            yield from zip(part, map(_hashed, frames), strict=False)
+
+
+def are_training_frames(settings: EnvSettings, frames: np.ndarray) -> np.ndarray:
+    """Which observations are the first of a training level."""
+    known = _training_frames(settings.model_dump_json())
+    return np.array([_hashed(frame) in known for frame in frames])
+
+
+def _hashed(frame: np.ndarray) -> bytes:
+    return hashlib.blake2b(frame.tobytes(), digest_size=16).digest()
+
 
 # --- the next level in a saved state ------------------------------------------------------------------------
 

@@ -5,9 +5,10 @@ import sys
 
 import numpy as np
 
+from parallel_ppo.envs.versions import one_procgen, versions_of
 from parallel_ppo.evaluation.loaded_policy import LoadedPolicy
 from parallel_ppo.evaluation.progress import progress
-from parallel_ppo.evaluation.report import Report, gap_report, part_report
+from parallel_ppo.evaluation.report import Report, first_frames_report, gap_report, part_report
 from parallel_ppo.features.observations import ObservationState
 from parallel_ppo.machine.placement import plan_placement
 from parallel_ppo.machine.resources import read_machine
@@ -17,7 +18,7 @@ from parallel_ppo.training.live_evaluation import evaluate as ask
 from parallel_ppo.version import VERSION
 from parallel_ppo.workers.fork_server import ForkServer
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.playing import SLOTS, Played, num_slices
+from parallel_ppo.workers.playing import SLOTS, Played, num_slices, unseen
 from parallel_ppo.workers.process_pool import ProcessPool
 
 PATIENCE = 3600.0  # seconds for one slice; environments without an end are cut by --max-steps
@@ -62,9 +63,14 @@ def _warn(line: str) -> None:
     print(f"warning: {printable(line)}", file=sys.stderr)
 
 
-def make_report(policy: LoadedPolicy, checkpoint: str, episodes: dict[str, list[Played]]) -> Report:
-    """Nothing in it depends on the clock or the number of workers."""
+def make_report(
+    policy: LoadedPolicy, checkpoint: str, episodes: dict[str, list[Played]], *, include_seen: bool = False
+) -> Report:
+    """Nothing in it depends on the clock or the number of workers. `include_seen`: count test levels whose first frame
+    is that of a training level.
+    """
     env, chosen = policy.settings.env, policy.settings.evaluation
+    counted = episodes if include_seen else {part: unseen(played) for part, played in episodes.items()}
     both = "train" in episodes and "test" in episodes
     return {
         "version": VERSION,
@@ -73,6 +79,7 @@ def make_report(policy: LoadedPolicy, checkpoint: str, episodes: dict[str, list[
         "env_steps": policy.weights.env_steps,
         "env_id": env.id,
         "trained_on": policy.weights.settings.env.id,
+        "libraries": one_procgen(versions_of(family_of(env.id).LIBRARIES)),
         "distribution_mode": env.distribution_mode if family_of(env.id).HAS_LEVELS else None,
         "policy": policy.settings.training.policy,
         "kernels": policy.settings.training.kernels,
@@ -80,6 +87,9 @@ def make_report(policy: LoadedPolicy, checkpoint: str, episodes: dict[str, list[
         "deterministic": chosen.deterministic,
         "num_episodes": chosen.num_episodes,
         "max_steps": chosen.max_steps,
-        "levels": {part: part_report(played, env, part) for part, played in episodes.items()},
-        "gap": gap_report(episodes["train"], episodes["test"], env) if both else None,
+        "levels": {part: part_report(played, env, part) for part, played in counted.items()},
+        "first_frames": first_frames_report(episodes["test"], included=include_seen)
+        if "test" in episodes
+        else None,
+        "gap": gap_report(counted["train"], counted["test"], env) if both else None,
     }

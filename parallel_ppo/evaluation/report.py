@@ -12,7 +12,7 @@ from parallel_ppo.reports.procgen_scores import normalized_score
 from parallel_ppo.reports.statistics import Estimate
 from parallel_ppo.settings.env_families import family_of
 from parallel_ppo.settings.schema import EnvSettings
-from parallel_ppo.workers.playing import Played, level_range
+from parallel_ppo.workers.playing import Played, level_range, unseen
 
 Report = dict[str, Any]
 
@@ -38,6 +38,19 @@ def part_report(episodes: Sequence[Played], env: EnvSettings, part: str) -> Repo
         "normalised_score": _normalized(mean, env),
         "unfinished": int(sum(episode.cut for episode in episodes)),
         "episodes": [_episode(episode, env) for episode in episodes],
+    }
+
+
+def first_frames_report(test: Sequence[Played], *, included: bool) -> Report:
+    """Returns on test levels by both protocols: with and without those whose first frame is that of a training level."""
+    without, every = (
+        statistics.bootstrap([episode.episode_return for episode in part]) for part in (unseen(test), test)
+    )
+    return {
+        "seen": int(sum(episode.seen for episode in test)),
+        "included": included,
+        "return_without_seen": _plain(without),
+        "return_with_seen": _plain(every),
     }
 
 
@@ -122,6 +135,17 @@ def table(report: Report) -> Table:
         ("unfinished", lambda part: str(part["unfinished"]) if part["unfinished"] else "", None, ""),
         ("levels", _levels, None, ""),
     ]
+    if (frames := report["first_frames"]) and frames["seen"]:
+        what = "counted" if frames["included"] else "left out"
+        seen = f"{frames['seen']} of {report['num_episodes']}, {what}"
+        rows.append(
+            (
+                "first frame is a training level's",
+                lambda part: seen if part is parts["test"] else "",
+                None,
+                "",
+            )
+        )
     for name, cell, key, pattern in rows:
         cells = [cell(part) for part in parts.values()]
         if not any(cells):

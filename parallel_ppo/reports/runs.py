@@ -19,6 +19,7 @@ import numpy as np
 from parallel_ppo.arguments import named_run
 from parallel_ppo.exits import InputError
 from parallel_ppo.printable import one_line
+from parallel_ppo.reports.procgen_scores import game_name
 from parallel_ppo.settings.yaml_files import read_yaml
 from parallel_ppo.storage.files import Damaged, read_regular
 from parallel_ppo.storage.json_lines import read_lines
@@ -123,6 +124,17 @@ class Run:
     @property
     def cpu_model(self) -> str:
         return one_line(str(self.machine.get("cpu_model") or "unknown CPU"))
+
+    @property
+    def procgen_build(self) -> str:
+        """The package and its version, of the last session; empty for other environments."""
+        sessions = self.info.get("sessions")
+        last = sessions[-1] if isinstance(sessions, list) and sessions else None
+        known = last.get("arithmetic") if isinstance(last, dict) else None
+        if not isinstance(known, dict) or game_name(self.env_id) is None:
+            return ""
+        builds = [f"{name} {known[name]}" for name in ("procgen", "procgen-mirror") if name in known]
+        return one_line(", ".join(builds))
 
     @property
     def num_threads(self) -> int:

@@ -22,6 +22,7 @@ EVALUATION = "suite_evaluation.json"  # users write evaluation.json, with settin
 EVALUATION_SEED = 0
 MAX_EPISODE_STEPS = 100_000
 LEVELS = ("train", "test")
+WITH_SEEN = "test_with_seen"  # the older protocol: also levels whose first frame is that of a training level
 MAX_RUNS = 100_000
 
 
@@ -132,6 +133,7 @@ def is_evaluated(plan: Plan, run: Run) -> bool:
         all(name in report and report[name] == value for name, value in wanted.items())
         and isinstance(levels, dict)
         and sorted(levels) == sorted(evaluation_levels(run))
+        and ("test" in levels) == isinstance(report.get("first_frames"), dict)
     )
 
 
@@ -141,11 +143,16 @@ def evaluated_returns(plan: Plan, run: Run) -> dict[str, float]:
     """
     if not is_evaluated(plan, run):
         return {}
-    levels = (read_object(run.path / EVALUATION, []) or {})["levels"]
+    report = read_object(run.path / EVALUATION, []) or {}
     found = {}
-    for part in evaluation_levels(run):
+    for part in (*evaluation_levels(run), WITH_SEEN):
         try:
-            found[part] = float(levels[part]["return"]["mean"]["value"])
+            mean = (
+                report["first_frames"]["return_with_seen"]
+                if part == WITH_SEEN
+                else report["levels"][part]["return"]["mean"]
+            )
+            found[part] = float(mean["value"])
         except (KeyError, TypeError, ValueError):
             continue
     return {part: value for part, value in found.items() if abs(value) < LARGEST}
@@ -163,7 +170,7 @@ def run_records(plan: Plan, runs: Runs) -> list[dict[str, Any]]:
     for (game, setting), members in runs.items():
         for run in members:
             evaluated, final = evaluated_returns(plan, run), final_returns(run)
-            values = {f"return_{part}_levels": evaluated.get(part) for part in LEVELS} | {
+            values = {f"return_{part}_levels": evaluated.get(part) for part in (*LEVELS, WITH_SEEN)} | {
                 f"score_{part}_levels": score_of(run, evaluated[part]) if part in evaluated else None
                 for part in LEVELS
             }

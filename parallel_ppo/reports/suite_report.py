@@ -37,7 +37,7 @@ from parallel_ppo.reports.plots import LINES_NOTE, OVER_STEPS, draw_returns
 from parallel_ppo.reports.procgen_scores import WINDOW, Published, published_curve
 from parallel_ppo.reports.runs import Run
 from parallel_ppo.reports.statistics import LEAST_SEEDS, Estimate, SeedEstimate
-from parallel_ppo.reports.suite import LEVELS, Plan, Runs, evaluated_returns, run_records, score_of
+from parallel_ppo.reports.suite import LEVELS, WITH_SEEN, Plan, Runs, evaluated_returns, run_records, score_of
 from parallel_ppo.reports.theme import Panel
 from parallel_ppo.reports.words import UNKNOWN, estimate, interval, number
 
@@ -76,7 +76,9 @@ class Entry:
         return statistics.over_seeds([each[part] for each in self.evaluated if part in each])
 
     def gap(self) -> SeedEstimate:
-        return statistics.over_seeds([e["train"] - e["test"] for e in self.evaluated if len(e) == 2])
+        return statistics.over_seeds(
+            [e["train"] - e["test"] for e in self.evaluated if "test" in e and "train" in e]
+        )
 
     def finals(self) -> list[float]:
         """The mean return of the last episodes of each run."""
@@ -222,6 +224,7 @@ def subtitle(result: Results) -> str:
         "epochs": [run.word("training.n_epochs") for run in every],
         "machine": [f"{run.cpu_model}, {run.num_cores} cores" for run in every],
         "commit": _commits(every),
+        "build": [build for run in every if (build := run.procgen_build)],
     }
     parts = [f"{name} {', '.join(dict.fromkeys(values))}" for name, values in facts.items() if values]
     return " | ".join([size(result), *parts])
@@ -298,7 +301,16 @@ def improvements_table(result: Results) -> Table:
 
 
 def returns_table(result: Results) -> Table:
-    header = ("game", "seeds", "steps", "while training", *LEVEL_NAMES.values(), "gap", "steps/s")
+    header = (
+        "game",
+        "seeds",
+        "steps",
+        "while training",
+        *LEVEL_NAMES.values(),
+        "with seen",
+        "gap",
+        "steps/s",
+    )
     rows = [
         Row.mixed(
             entry.name,
@@ -306,7 +318,7 @@ def returns_table(result: Results) -> Table:
             (entry.steps, number),
             *(
                 (found, two_digits)
-                for found in (entry.final_return(), *map(entry.returns, LEVELS), entry.gap())
+                for found in (entry.final_return(), *map(entry.returns, (*LEVELS, WITH_SEEN)), entry.gap())
             ),
             (np.mean([run.steps[-1] / run.wall_time[-1] for run in entry.runs]), number),
         )
@@ -374,7 +386,8 @@ def footnotes(result: Results) -> list[str]:
     if any(any(entry.evaluated) for entry in result.entries):
         lines.append(
             f"Levels: the final policy of each run plays {result.plan.evaluation_episodes} episodes on its training "
-            "levels and as many on unseen levels; the gap is training minus unseen."
+            "levels and as many on unseen levels; the gap is training minus unseen. Unseen levels whose first frame is "
+            "that of a training level are left out, except from the column `with seen`, which is the older protocol."
         )
     if result.standings:
         lines.append(

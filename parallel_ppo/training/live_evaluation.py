@@ -8,7 +8,7 @@ import numpy as np
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.training.state import TrainingState
 from parallel_ppo.workers.memory import Memory
-from parallel_ppo.workers.playing import LEVEL_SETS, Played, has_unseen_levels, num_slices
+from parallel_ppo.workers.playing import LEVEL_SETS, Played, has_unseen_levels, num_slices, unseen
 from parallel_ppo.workers.pool import Pool
 from parallel_ppo.workers.tasks import EVALUATE, Task
 
@@ -38,7 +38,8 @@ def evaluate_if_due(state: TrainingState, pool: Pool, phase: Callable[[str], Non
     level_sets = LEVEL_SETS if has_unseen_levels(settings.env) else LEVEL_SETS[:1]
     results = evaluate(pool, state.memory, settings, level_sets=level_sets, iteration=iteration)
     means = {
-        name: float(np.mean([episode.episode_return for episode in results[name]])) for name in level_sets
+        name: float(np.mean([episode.episode_return for episode in unseen(results[name])]))
+        for name in level_sets
     }
     columns = {f"eval_{name}_return": mean for name, mean in means.items()}
     if "test" in means:

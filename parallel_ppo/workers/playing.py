@@ -5,13 +5,13 @@ one episode from each: taking the first N episodes that finish would favour shor
 keyed by (seed, levels, slice), so results do not depend on who plays a slice, or when. n slots.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from parallel_ppo.envs.contract import SliceEnv
-from parallel_ppo.envs.families import make_slice
+from parallel_ppo.envs.families import are_training_frames, make_slice
 from parallel_ppo.exits import NumbersError
 from parallel_ppo.keyed import generator, integer_seed
 from parallel_ppo.policies.actor import Actor
@@ -22,6 +22,7 @@ from parallel_ppo.settings.schema import EnvSettings, Settings
 SLOTS = 8
 LEVEL_SETS = ("train", "test")
 LAST_LEVEL = 2**31 - 1
+MOST_COMPARED = 100_000  # training levels; first frames of more take minutes and gigabytes
 
 
 class Played(NamedTuple):
@@ -32,6 +33,7 @@ class Played(NamedTuple):
     level_seed: float
     complete: float  # 1: the level was solved
     cut: float  # 1: stopped by `evaluation.max_steps`
+    seen: float = 0.0  # 1: a test level whose first frame is that of a training level
 
 
 class Moment(NamedTuple):
@@ -41,6 +43,11 @@ class Moment(NamedTuple):
     playing: np.ndarray  # [n] bool
     episode_return: np.ndarray  # [n] of the episode that is being played, or was last
     length: np.ndarray  # [n]
+
+
+def unseen(episodes: Sequence[Played]) -> list[Played]:
+    """Without those that began with the first frame of a training level; all, if nothing else is left."""
+    return [episode for episode in episodes if not episode.seen] or list(episodes)
 
 
 def num_slices(num_episodes: int) -> int:
@@ -98,13 +105,17 @@ def play_slice(
     actor: Actor,
     num_episodes: int,
 ) -> Iterator[tuple[int, Played]]:
-    """The first `num_episodes` slots of a slice, each as it ends."""
+    """The first `num_episodes` slots of a slice, each as it ends. Every slot plays one episode."""
     chosen = level_set_settings(settings, level_set, iteration)
     quota = (np.arange(SLOTS) < num_episodes).astype(np.int64)
     env = make_slice(chosen, slice_index)
     try:
+        seen = np.zeros(SLOTS)
+        if level_set == "test" and settings.env.num_levels <= MOST_COMPARED:
+            seen = are_training_frames(settings.env, env.reset()).astype(float)
         for moment in play(env, chosen, slice_index, actor=actor, quota=quota):
-            yield from moment.ended.items()
+            for slot, played in moment.ended.items():
+                yield slot, played._replace(seen=float(seen[slot]))
     finally:
         env.close()
 

@@ -1,11 +1,14 @@
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from parallel_ppo.commands.evaluate import evaluate
 from parallel_ppo.evaluation import report as reports
+from parallel_ppo.evaluation.evaluating import make_report
 from parallel_ppo.workers.playing import Played
 from tests.conftest import small_settings
 from tests.evaluation.weight_files import write_weights
@@ -62,6 +65,26 @@ def test_train_and_test_levels_side_by_side(tmp_path: Path, capsys: pytest.Captu
     assert report["levels"]["test"]["first_level"] == 5
     assert all(len(part["episodes"]) == 9 for part in report["levels"].values())
     assert "gap" in capsys.readouterr().out
+
+
+def test_levels_that_begin_as_a_training_level_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    settings = small_settings("coinrun", "nature", env__num_levels=5)
+    policy = SimpleNamespace(
+        settings=settings,
+        weights=SimpleNamespace(settings=settings, env_steps=0),
+        filled=SimpleNamespace(policy_sha256=""),
+    )
+    test = [*played(0, 10, 0, 10), *(one._replace(seen=1.0) for one in played(10, 10))]
+    episodes = {"train": played(10, 10), "test": test}
+    strict, old = (make_report(policy, "", episodes, include_seen=included) for included in (False, True))
+    means = [each["levels"]["test"]["return"]["mean"]["value"] for each in (strict, old)]
+    assert means == [5, pytest.approx(40 / 6)] and strict["gap"]["return"]["value"] == 5
+    for report in (strict, old):
+        frames = report["first_frames"]
+        assert [frames[f"return_{how}_seen"]["value"] for how in ("without", "with")] == means
+    assert (strict["first_frames"]["seen"], strict["first_frames"]["included"]) == (2, False)
+    Console(width=140).print(reports.table(strict))
+    assert "2 of 32, left out" in capsys.readouterr().out
 
 
 def test_figures() -> None:

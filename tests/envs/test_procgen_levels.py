@@ -1,10 +1,12 @@
-"""Setting the next level in the state of a Procgen environment changes nothing else."""
+"""Setting the next level in the state of a Procgen environment changes nothing else; first frames of levels."""
+
+import contextlib
 
 import numpy as np
 import pytest
 
-from parallel_ppo.envs.families import make_slice
-from parallel_ppo.envs.procgen import BOUNDS, _bounds_offset
+from parallel_ppo.envs.families import are_training_frames, make_slice
+from parallel_ppo.envs.procgen import BOUNDS, ProcgenSlice, _bounds_offset, first_frames
 from parallel_ppo.exits import EnvironmentFault
 from tests.conftest import small_settings
 
@@ -54,3 +56,18 @@ def test_a_state_of_another_game_is_refused_before_the_native_reader() -> None:
     for states in (other.get_state(), [b"", *env.get_state()[1:]]):
         with pytest.raises(EnvironmentFault, match="coinrun cannot continue from the saved state of"):
             env.set_state(states)
+
+
+@pytest.mark.parametrize("game", ["coinrun", "maze"])
+def test_first_frames_are_those_with_which_episodes_begin(game: str) -> None:
+    settings = small_settings(
+        game, "nature", env__num_levels=70, env__start_level=20, env__use_sequential_levels=True
+    )
+    found = dict(first_frames(settings.env, range(20, 90)))
+    assert list(found) == list(range(20, 90))
+    for level in (20, 60, 89):
+        alone = settings.env.model_copy(update={"num_levels": 1, "start_level": level})
+        with contextlib.closing(ProcgenSlice(settings=alone, seed=7, first_env=0, num_envs=1)) as env:
+            frames = env.reset()
+            assert are_training_frames(settings.env, frames).tolist() == [True]
+            assert are_training_frames(settings.env, frames ^ 1).tolist() == [False]

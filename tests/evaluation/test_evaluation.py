@@ -12,7 +12,7 @@ from parallel_ppo.kernels.choice import unusable
 from parallel_ppo.policies.actor import Actor
 from parallel_ppo.policies.parameters import initialize, num_flat
 from parallel_ppo.policies.policy import Policy
-from parallel_ppo.settings.schema import Settings
+from parallel_ppo.settings.schema import EnvSettings, Settings
 from parallel_ppo.workers import playing
 from tests.conftest import small_settings
 
@@ -104,6 +104,26 @@ def test_train_and_test_levels_do_not_meet() -> None:
         env.close()
     assert all(100 <= level < 105 for level in seen["train"])
     assert all(level >= 105 for level in seen["test"]) and len(set(seen["test"])) == 8
+
+
+@pytest.mark.procgen
+def test_a_test_level_that_begins_as_a_training_level_is_marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = small_settings("coinrun", "nature", env__num_levels=5, evaluation__max_steps=2)
+    frames = []
+
+    def are_seen(env: EnvSettings, first: np.ndarray) -> np.ndarray:
+        frames.append((env.num_levels, first.shape))
+        return np.arange(len(first)) == 3
+
+    monkeypatch.setattr(playing, "are_training_frames", are_seen)
+    found = {}
+    for part in ("train", "test"):
+        found[part] = dict(
+            playing.play_slice(settings, part, 0, 0, actor=make_actor(settings), num_episodes=8)
+        )
+    assert frames == [(5, (8, 64, 64, 3))], "of test levels alone"
+    assert [slot for slot, each in found["test"].items() if each.seen] == [3]
+    assert not any(each.seen for each in found["train"].values())
 
 
 def test_only_bounded_training_levels_leave_unseen_ones() -> None:

@@ -111,6 +111,10 @@ def test_scores_and_published_values_at_equal_steps(suite):
     assert coinrun.returns("train").value == pytest.approx(8.375)
     assert coinrun.returns("test").value == pytest.approx(6.375)
     assert coinrun.gap().value == pytest.approx(2.0)
+    assert table("Mean returns", *suite)["coinrun"][4:6] == [
+        "6.38 (seeds 6.25, 6.50)",
+        "6.88 (seeds 6.75, 7.00)",
+    ]
     assert coinrun.scores("test") == pytest.approx([(6.25 - 5) / 5, (6.5 - 5) / 5])
     near = [run.episodes.returns[np.abs(run.episodes.step - 1e6) <= 150_000].mean() for run in members]
     published = table("Published returns", *suite)
