@@ -135,7 +135,7 @@ def table(report: Report) -> Table:
         ("unfinished", lambda part: str(part["unfinished"]) if part["unfinished"] else "", None, ""),
         ("levels", _levels, None, ""),
     ]
-    if (frames := report["first_frames"]) and frames["seen"]:
+    if (frames := report.get("first_frames")) and frames["seen"]:
         what = "counted" if frames["included"] else "left out"
         seen = f"{frames['seen']} of {report['num_episodes']}, {what}"
         rows.append(
