@@ -46,6 +46,7 @@ REFUSED = [
      "needs training.schedule_steps or --total-timesteps"),
     ("train --set hardware.pinning=[4000]", "hardware.pinning"),
     ("train --set hardware.num_threads=3", "is for the sequential trainer"),
+    ("train --set logging.trackers=[tensorbored]", "logging.trackers: got 'tensorbored'"),
     ("train --curiosity rdn", "--curiosity: got 'rdn'; expected none, rnd, icm, ngu"),
     ("train --curiosity rnd --algorithm impala", "rnd cannot be used with impala"),
     ("train --curiosity icm --set training.lag=1", "training.lag: icm needs samples"),

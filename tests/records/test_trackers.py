@@ -167,15 +167,6 @@ def test_a_missing_package_is_one_line() -> None:
         check_installed(["no_such_tracker"])
 
 
-def test_an_unknown_tracker_is_refused_before_anything_starts(tmp_path: Path) -> None:
-    outcome = command(
-        "train_timed.py", *SMALL, "--set", "logging.trackers=[tensorbored]", directory=tmp_path / "run"
-    )
-    assert outcome.code == 2 and outcome.err.count("\n") == 1
-    assert "logging.trackers: got 'tensorbored'" in outcome.err
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.mark.multiprocess
 def test_trackers_change_no_learning_and_fail_with_a_warning(tmp_path: Path) -> None:
     (tmp_path / "packages").mkdir()
