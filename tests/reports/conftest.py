@@ -7,11 +7,6 @@ from parallel_ppo.reports.runs import load_run
 from tests.reports.run_copies import copy_run
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _copied(real_run: Path) -> None:
-    """`copy_run` needs the run that it copies."""
-
-
 @pytest.fixture
 def twins(tmp_path: Path) -> list[Group]:
     """A sequential group and a parallel one with two workers, two seeds each, that learned the same bits."""

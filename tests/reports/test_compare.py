@@ -14,6 +14,8 @@ from parallel_ppo.reports.document import as_text
 from tests.reports.conftest import group
 from tests.reports.run_copies import copy_run, edit_rows, read_rows, write_rows
 
+pytestmark = pytest.mark.usefixtures("real_run")  # which `copy_run` copies
+
 
 def table(comparison):
     return {line.name: line.cells for line in rows(comparison)}

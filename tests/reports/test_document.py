@@ -27,6 +27,8 @@ from parallel_ppo.reports.document import (
 from tests.reports.conftest import group
 from tests.reports.run_copies import copy_run, read_rows, write_rows
 
+pytestmark = pytest.mark.usefixtures("real_run")  # which `copy_run` copies
+
 EVIL = "<b>x</b> & <script>alert('1')</script> |a|b `c` [red]d[/red] $\\frac$ =1+1 \x1b[31m \x07"
 NAMES = [EVIL, "_hidden", "x" * 400, "two\nlines", "\udc80", "a$_$"]
 

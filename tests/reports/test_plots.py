@@ -18,6 +18,8 @@ from parallel_ppo.reports.runs import load_run
 from tests.reports.conftest import group
 from tests.reports.run_copies import copy_run
 
+pytestmark = pytest.mark.usefixtures("real_run")  # which `copy_run` copies
+
 
 def drawn(panel):
     """The axes of a panel."""

@@ -11,6 +11,8 @@ from parallel_ppo.reports.groups import group_seeds
 from parallel_ppo.reports.runs import find_runs, load_run, newest_run
 from tests.reports.run_copies import copy_run
 
+pytestmark = pytest.mark.usefixtures("real_run")  # which `copy_run` copies
+
 
 def test_a_run_directory_is_read_whole(tmp_path):
     run = load_run(copy_run(tmp_path / "a", iterations=5, workers=3, seed=9))

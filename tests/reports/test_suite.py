@@ -16,6 +16,8 @@ from parallel_ppo.reports.suite_report import document, headline, improvement, p
 from parallel_ppo.reports.suite_report import results as results_of
 from tests.reports.run_copies import copy_run, write_evaluation
 
+pytestmark = pytest.mark.usefixtures("real_run")  # which `copy_run` copies
+
 
 def make_suite(directory, games, settings=("",), seeds=(1, 2)):
     """Each setting has higher evaluations than the one before."""

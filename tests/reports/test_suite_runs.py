@@ -17,6 +17,7 @@ from parallel_ppo.reports.trainer import TrainerFailed
 from parallel_ppo.storage.user_key import signature
 from tests.conftest import ROOT
 
+pytestmark = pytest.mark.usefixtures("real_run")  # which `copy_run` copies
 HERE = Path(__file__).resolve().parent
 TRAINER = f"""
 import json, os, sys, time
