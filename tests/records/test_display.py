@@ -48,7 +48,7 @@ def test_no_text_from_outside_is_markup_or_an_escape_sequence() -> None:
 
 
 def test_a_quoted_name_in_an_error_is_no_escape_sequence() -> None:
-    assert str(InputError("a\x1b[2Jb\r\x9b31m\nsecond line")) == "a\\x1b[2Jb\\x0d\\x9b31m\nsecond line"
+    assert str(InputError("a\x1b[2Jb\r\x9b31m\nsecond line")) == "a\\x1b[2Jb\\x0d\\x9b31m second line"
 
 
 @pytest.mark.parametrize(
