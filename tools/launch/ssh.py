@@ -16,8 +16,6 @@ EXAMPLE = (
     "--batch-size 4096"
 )
 
-MAX_HOSTS_BYTES = 1 << 20
-
 TEMPLATE = """#!/bin/bash
 set -u
 hosts=({hosts})
@@ -43,16 +41,14 @@ exit "${{stopped:-$first_failure}}"
 
 def read_hosts(path: Path) -> list[str]:
     try:
-        text = read_regular(path, MAX_HOSTS_BYTES).decode()
+        text = read_regular(path, 1 << 20).decode()
     except (Damaged, UnicodeDecodeError) as error:
         raise InputError(f"--hosts: {error}; expected a file with one host per line") from None
     lines = [line.partition("#")[0].strip() for line in text.splitlines()]
     hosts = [line for line in lines if line]
     wrong = [host for host in hosts if not re.fullmatch(r"[\w.@:-]+", host) or host.startswith("-")]
     if wrong:
-        raise InputError(
-            f"--hosts {path}: {wrong[0]!r:.80} is not a host; expected name, address or user@name"
-        )
+        raise InputError(f"--hosts {path}: {wrong[0]!r:.80} is not a host; expected address or user@name")
     if not hosts:
         raise InputError(f"--hosts {path}: names no host; expected one per line, node 0 first")
     return hosts
