@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from parallel_ppo.exits import CallbackError, InputError
+from parallel_ppo.exits import CallbackError, InputError, is_interruption
 from parallel_ppo.printable import described
 from parallel_ppo.settings.named_code import find
 
@@ -109,7 +109,9 @@ class Callbacks:
                 reason = stop_reason(name, call(progress_of(record, self.directory, wishes)))
             except CallbackError as error:
                 self.budget.fail(error)
-            except Exception as error:
+            except BaseException as error:  # also sys.exit()
+                if is_interruption(error):
+                    raise
                 self.budget.fail(failure(name, record["iteration"], error, self.directory))
             else:
                 if reason is not None:

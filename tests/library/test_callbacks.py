@@ -4,11 +4,15 @@ failure loses nothing.
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from parallel_ppo.commands.train import train_sequential
 from parallel_ppo.exits import ExitCode
+from parallel_ppo.machine.signals import Signals
+from parallel_ppo.training.callbacks import Callback, Callbacks, Progress, Wishes
 
 SHORT = ["--env", "CartPole-v1", "--num-envs", "16", "--n-steps", "16", "--batch-size", "64", "--quiet",
          "--num-threads", "1", "--total-timesteps", "1024"]  # fmt: skip
@@ -47,6 +51,24 @@ def test_a_failing_callback_is_named_and_the_run_is_saved(tmp_path: Path, capsys
     assert train_sequential(["--resume", str(run), "--set", "logging.callbacks=[]", "--quiet"]) == 0
     whole = trained(tmp_path / "whole")
     assert json.loads((run / "summary.json").read_text())["policy_sha256"] == whole["policy_sha256"]
+
+
+@pytest.mark.parametrize("end", [SystemExit(3), KeyboardInterrupt(), MemoryError()], ids=repr)
+def test_a_callback_that_ends_its_process_fails_like_others(end: BaseException, tmp_path: Path) -> None:
+    def leave(progress: Progress) -> None:
+        raise end
+
+    failures: list[Exception] = []
+    budget: Any = SimpleNamespace(fail=failures.append)
+    wishes = Wishes(lambda: tmp_path)
+    signals = Signals()  # as in a run: a KeyboardInterrupt is then not the user's
+    try:
+        record = {"iteration": 1, "steps_global": 256, "episode_return_mean": None}
+        Callbacks([Callback("mine:leave", leave)], tmp_path, budget)(record, wishes)
+    finally:
+        signals.close()
+    (failure,) = failures
+    assert f"callback mine:leave failed after iteration 1 ({type(end).__name__}" in str(failure)
 
 
 @pytest.mark.parametrize(
