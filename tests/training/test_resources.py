@@ -11,7 +11,7 @@ import pytest
 from parallel_ppo.exits import InputError
 from parallel_ppo.memory.shared import touched_bytes
 from parallel_ppo.settings.layers import load_settings
-from parallel_ppo.training.needs import PROCESS_BYTES, check_resources, disk_need_error
+from parallel_ppo.training.needs import PROCESS_BYTES, check_resources
 from parallel_ppo.training.planning import make_plan
 from parallel_ppo.workers.memory import arrays_of
 
@@ -38,11 +38,13 @@ def test_a_full_disk_has_the_room_of_older_checkpoints_but_not_of_holes(
 ) -> None:
     settings = load_settings(file=None, flags={"env.id": "CartPole-v1"})
     plan = make_plan(settings, kind="sequential", output=tmp_path / "run")
+    plan = plan._replace(machine=replace(plan.machine, memory_bytes=1 << 40, memory_limit_bytes=1 << 40))
     monkeypatch.setattr(shutil, "disk_usage", lambda place: SimpleNamespace(free=0))
     weights = plan.directory.checkpoints / "step_1" / "policy.safetensors"
     weights.parent.mkdir(parents=True)
     weights.touch()
     os.truncate(weights, 1 << 40)
-    assert "bytes of disk but 0 are free" in (disk_need_error(plan, 1000) or "")
+    with pytest.raises(InputError, match="bytes of disk but 0 are free"):
+        check_resources(plan, 1000)
     weights.write_bytes(bytes(9_000_000))
-    assert disk_need_error(plan, 1000) is None
+    check_resources(plan, 1000)
