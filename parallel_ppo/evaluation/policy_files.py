@@ -27,7 +27,7 @@ from parallel_ppo.settings.rules import checked
 from parallel_ppo.settings.schema import Settings
 from parallel_ppo.storage.array_files import metadata_of, parse_arrays
 from parallel_ppo.storage.files import Damaged, read_regular
-from parallel_ppo.storage.run_directory import RunDirectory, run_of
+from parallel_ppo.storage.run_directory import SHARED, RunDirectory, run_of
 from parallel_ppo.storage.user_key import is_signed
 from parallel_ppo.training import checkpoint
 from parallel_ppo.training.checkpoint import POLICY
@@ -36,7 +36,7 @@ from parallel_ppo.training.planning import resolve_policy
 
 FORMAT = "parallel_ppo policy 1"
 PICKLES = (".pt", ".pth", ".pkl", ".ckpt")
-PROVENANCE = "provenance.json"  # beside weights that were shared: what they must be
+PROVENANCE = SHARED  # beside weights that were shared: what they must be
 MAX_BYTES, MAX_PROVENANCE = 1 << 30, 1 << 20
 NORMALIZER = ("count", "mean", "squares")
 

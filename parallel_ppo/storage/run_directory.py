@@ -17,6 +17,7 @@ from parallel_ppo.storage.json_lines import parsed
 from parallel_ppo.version import VERSION
 
 MARKS = ("run.json", "config.yaml", "metrics.jsonl", "episodes.jsonl", "summary.json")
+SHARED = "provenance.json"  # in a folder that `push` wrote
 OWNER = ".belongs-to"  # in a separate directory of checkpoints: the path of the run
 MAX_RUN_JSON = 1 << 24
 
@@ -47,6 +48,10 @@ class RunDirectory:
     def existing(cls, root: Path) -> "RunDirectory":
         if not (root / "config.yaml").is_file():
             raise InputError(f"{root}: contains no run (no config.yaml); expected the directory of a run")
+        if (root / SHARED).exists():
+            raise InputError(
+                f"{root}: is a shared policy and no run; start a run from it with --init-from {root}"
+            )
         elsewhere = _read_json(root / "run.json").get("checkpoints")
         if not isinstance(elsewhere, str):
             return cls(root, None, is_new=False)

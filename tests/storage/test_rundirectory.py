@@ -74,6 +74,15 @@ def test_a_run_can_be_resumed_without_a_readable_run_json(tmp_path, content):
     assert len(json.loads((tmp_path / "run.json").read_text())["sessions"]) == 1
 
 
+def test_a_shared_policy_is_not_resumed(tmp_path):
+    """It has the settings of a run, which would start again in its folder."""
+    (tmp_path / "config.yaml").touch()
+    RunDirectory.existing(tmp_path)
+    (tmp_path / "provenance.json").touch()
+    with pytest.raises(InputError, match=r"is a shared policy and no run; .* --init-from"):
+        RunDirectory.existing(tmp_path)
+
+
 def test_runs_that_start_together_get_directories_of_their_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     together = [RunDirectory.new(None, "parallel", None) for _ in range(3)]
