@@ -226,7 +226,7 @@ class Policy:
         numbers = self._reader.vector(rows)
         if not np.isfinite(numbers).all():
             wrong = numbers[~np.isfinite(numbers)][0]
-            raise InputError(f"observation: got {wrong} among its numbers; no action follows from that")
+            raise InputError(f"observation: contains {wrong}; expected finite numbers")
         return rows, is_batch
 
     def _mask(self, given: Any, num_rows: int, is_batch: bool) -> np.ndarray | None:
