@@ -27,8 +27,10 @@ from parallel_ppo.commands.training_flags import (
     with_flag,
 )
 from parallel_ppo.exits import ExitCode, InputError, RunError
+from parallel_ppo.lazy_compiler import import_without_compiler
 from parallel_ppo.machine.descendants import die_with_parent, watching_descendants
 from parallel_ppo.machine.signals import Signals
+from parallel_ppo.settings.kinds import is_own
 from parallel_ppo.settings.yaml_files import to_yaml
 
 if TYPE_CHECKING:
@@ -157,6 +159,8 @@ def _run(
 
         fork_server = ForkServer(plan.settings, plan.spec)  # imports torch while this process does
     try:
+        if not is_own(plan.settings.training.policy):
+            import_without_compiler()
         from parallel_ppo.records.display import make_display
         from parallel_ppo.training import session
 

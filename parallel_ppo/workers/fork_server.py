@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 from parallel_ppo.child import with_fixed_hash_seed
 from parallel_ppo.envs.contract import EnvSpec
+from parallel_ppo.lazy_compiler import import_without_compiler
 from parallel_ppo.machine.descendants import (
     COORDINATOR_SIGNALS,
     adopt_orphans,
@@ -34,6 +35,7 @@ from parallel_ppo.machine.descendants import (
     kill_session,
     tie_to_parent,
 )
+from parallel_ppo.settings.kinds import is_own
 from parallel_ppo.settings.schema import Settings
 
 PACKET = 1 << 17
@@ -206,6 +208,8 @@ def _import_everything(settings: Settings) -> None:
 
     loading = threading.Thread(target=warm_up, args=(settings,))
     loading.start()
+    if not is_own(settings.training.policy):
+        import_without_compiler()
     import parallel_ppo.workers.process
 
     if settings.curiosity.is_curious:
