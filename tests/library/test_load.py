@@ -93,7 +93,7 @@ def test_a_recurrent_policy_remembers_until_it_is_reset(tmp_path: Path) -> None:
     policy.reset()
     assert np.array_equal(logits(), first)
     assert np.array_equal(copied.distribution(rows).logits.numpy(), second)
-    with pytest.raises(ValueError, match=r"got 2 after 3, .* call reset\(\)"):
+    with pytest.raises(parallel_ppo.InputError, match=r"got 2 after 3, .* call reset\(\)"):
         policy.act(rows[:2])
     _, state = policy.predict(rows)
     _, later = policy.predict(rows, state)
