@@ -35,8 +35,10 @@ class Sizes(NamedTuple):
 
     @property
     def num_slots(self) -> int:
-        """Saved starts: one for each rollout kept, and the next one."""
-        return self.lag + 2
+        """Saved starts: one for each rollout kept, and the next one. Without a lag a third one, because workers collect
+        while the last snapshot may still be saved.
+        """
+        return max(3, self.lag + 2)
 
     @property
     def num_versions(self) -> int:

@@ -51,6 +51,12 @@ class Budget:
             return "duration"
         return None
 
+    def allows_another(self, counters: Counters) -> bool:
+        """Is it certain, but for a callback, that another iteration follows?"""
+        if self.stopped is not None or (self.steps is not None and counters.env_steps >= self.steps):
+            return False
+        return self.seconds is None or self.seconds - self.elapsed() > self._iteration_seconds(counters)
+
     def progress(self, counters: Counters) -> tuple[float, float | None]:
         """Share of the budget that is used, and the seconds left at the present speed. May be called at
         any time.

@@ -4,10 +4,11 @@ import time
 
 from parallel_ppo.cluster.cluster import NodeReport
 from parallel_ppo.features.schedules import scheduled
+from parallel_ppo.training.collecting import collect, collect_early
 from parallel_ppo.training.live_evaluation import evaluate_if_due
 from parallel_ppo.training.run import Iteration, Run
 from parallel_ppo.training.update import learn
-from parallel_ppo.workers.tasks import COLLECT, WARM_UP, Span, Task
+from parallel_ppo.workers.tasks import WARM_UP, Task
 
 
 def train(run: Run) -> str:
@@ -30,7 +31,7 @@ def iterate(run: Run) -> Iteration:
     now = scheduled(run.settings, env_steps=counters.env_steps, wall_time=counters.wall_time)
     began = time.monotonic()
     run.recorder.phase("collect")
-    spans = _collect(run, counters.iteration)
+    spans = collect(run, counters.iteration)
     collected = time.monotonic()
     run.recorder.show("update")
     result = learn(state, run.pool, run.cluster, now, run.recorder.timeline)
@@ -40,6 +41,7 @@ def iterate(run: Run) -> Iteration:
     counters.iteration += 1
     counters.env_steps += run.settings.sizes.steps_per_iteration
     evaluated = evaluate_if_due(state, run.pool, run.recorder.phase)
+    collect_early(run)
     report = NodeReport.of(run.pool, run.budget.elapsed(), began, collected, learned)
     run.reports = run.cluster.close_iteration(report)
     counters.bit_exact &= all(report.exact for report in run.reports)
@@ -48,17 +50,6 @@ def iterate(run: Run) -> Iteration:
     run.pool.iteration_done()
     times = began, collected, learned
     return Iteration(episodes, result.columns, evaluated, *times, spans + result.spans, run.reports)
-
-
-def _collect(run: Run, iteration: int) -> list[Span]:
-    """Returns when the iteration's rollout is complete. With a lag, later ones begin before this one is learned."""
-    slices, lag = run.cluster.slices, run.settings.sizes.lag
-    if not lag:
-        return run.pool.run(Task(COLLECT, index, iteration) for index in slices)
-    ahead = range(max(iteration, run.begun), iteration + lag + 1)
-    run.pool.start(Task(COLLECT, index, later) for later in ahead for index in slices)
-    run.begun = ahead.stop
-    return run.pool.finish([Task(COLLECT, index, iteration) for index in slices])
 
 
 def _warm_up(run: Run) -> None:

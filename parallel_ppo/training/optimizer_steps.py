@@ -65,14 +65,14 @@ def take_steps(update: Update) -> tuple[list[Applied], bool, list[Span]]:
 
 def _write_plan(update: Update) -> int:
     """The samples, scalars and rates of every step; returns how many scalars the algorithm has."""
-    state, timeline = update.state, update.timeline
+    update.timeline.enter("order")
+    write_order(update.state)
+    update.timeline.enter("moments")
+    state = update.state
     memory, sizes, training = state.memory, state.settings.sizes, state.settings.training
     rollout, algorithm = memory.rollout(state.counters.iteration), ALGORITHMS[training.algorithm]
     per_epoch, num_scalars = sizes.num_optimizer_steps // sizes.num_epochs, 0
     for epoch in range(sizes.num_epochs):
-        timeline.enter("order")
-        memory.step_rows[epoch] = epoch_order(state, epoch)
-        timeline.enter("moments")
         rows = memory.step_rows[epoch]
         if not sizes.num_actors:
             rows = _minibatch_rows(state, rows)
@@ -83,6 +83,14 @@ def _write_plan(update: Update) -> int:
     numbers = range(first, first + sizes.num_optimizer_steps)
     memory.step_rates[:] = [optimizers.adam_corrections(number) for number in numbers]
     return num_scalars
+
+
+def write_order(state: TrainingState) -> None:
+    """The samples of every step. They depend on no sample, so this is done while the workers collect."""
+    if state.ordered != state.counters.iteration:
+        for epoch in range(state.settings.sizes.num_epochs):
+            state.memory.step_rows[epoch] = epoch_order(state, epoch)
+        state.ordered = state.counters.iteration
 
 
 def epoch_order(state: TrainingState, epoch: int) -> np.ndarray:

@@ -34,6 +34,7 @@ from parallel_ppo.training.callbacks import Callbacks, Wishes
 from parallel_ppo.training.checkpoint import POLICY
 from parallel_ppo.training.run import Iteration, Run
 from parallel_ppo.training.saving import Keeper
+from parallel_ppo.workers.tasks import COLLECT
 
 MAX_REDRAWN = 16 << 20  # bytes of earlier episodes that TensorBoard shows; of more, an even sample
 NOW = "now.safetensors"  # the policy that a callback asked for
@@ -106,7 +107,7 @@ class Recorder:
             "policy_sha256": sha256(self.policy, state.parameters),
             "fps": steps / t_iter,
             "fps_mean": (counters.env_steps - self.first_steps) / (now - self.started),
-            "rollout_fps": steps / t_rollout,
+            "rollout_fps": steps / max(t_rollout, _seconds_collecting(finished)),
             "t_iter": t_iter,
             "t_rollout": t_rollout,
             "t_learn": t_learn,
@@ -284,6 +285,12 @@ class Recorder:
         self.trackers.close()
         if self.tensorboard is not None:
             self.tensorboard.close()
+
+
+def _seconds_collecting(finished: Iteration) -> float:
+    """From the first step on, which workers may take while the earlier iteration is recorded."""
+    started = [span.started for span in finished.spans if span.task.kind == COLLECT]
+    return finished.collected - min(started, default=finished.began)
 
 
 class Follower:

@@ -37,6 +37,7 @@ class TrainingState(Features):
     def __init__(self, settings: Settings, memory: Memory) -> None:
         super().__init__(settings, memory.spec, memory)
         self.settings, self.memory, self.counters = settings, memory, Counters()
+        self.ordered = -1  # the iteration whose samples `step_rows` has
         self.parameters = memory.tensor("parameters")
         self.first_moment, self.second_moment = memory.tensor("first_moment"), memory.tensor("second_moment")
         self.second_moment.fill_(initial_second_moment(settings.training.optimizer))

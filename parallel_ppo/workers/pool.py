@@ -33,8 +33,11 @@ class Pool(Protocol):
     @property
     def pids(self) -> list[int]: ...
 
+    def begin(self, tasks: Iterable[Task]) -> None:
+        """Hands out tasks that the next `run` will wait for. Nothing else may be asked in between."""
+
     def run(self, tasks: Iterable[Task]) -> list[Span]:
-        """Returns when every task is done."""
+        """Returns when every task is done, those that were begun too."""
 
     def take_steps(self, task: Task, exchange: Callable[[], None]) -> list[Span]:
         """All optimizer steps of an update that `steps` has opened. Calls `exchange` when this node's sums
@@ -69,6 +72,9 @@ class InlinePool:
             self.exact = all(
                 [worker.run(opening_task(worker.memory, index, first_iteration)) for index in slices]
             )
+
+    def begin(self, tasks: Iterable[Task]) -> None:
+        """There is no worker besides this process: `run` does them."""
 
     def run(self, tasks: Iterable[Task]) -> list[Span]:
         spans = []

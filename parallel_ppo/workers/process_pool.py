@@ -73,17 +73,28 @@ class ProcessPool:
 
     # --- asking ---------------------------------------------------------------------------------------------
 
+    def begin(self, tasks: Iterable[Task]) -> None:
+        """Each worker gets its first tasks now, the others in `run`."""
+        self._queue(tasks)
+        for member in self.members:
+            self._feed(member)
+
     def run(self, tasks: Iterable[Task]) -> list[Span]:
         """Returns when every task is done, even if workers had to be replaced."""
+        self._queue(tasks)
+        self.spans = []
+        self._work_until(lambda: not self.waiting and not any(member.outstanding for member in self.members))
+        return self.spans
+
+    def _queue(self, tasks: Iterable[Task]) -> None:
         for task in tasks:
+            if task in self.waiting:
+                continue  # begun already
             if task.kind == COLLECT:
                 self.memory.steps_done[task.number] = 0
             self.waiting.add(task)
             first = home(task, self.settings.sizes, self.owners, self.num_workers)
             self.members[first].queue.append(task)
-        self.spans = []
-        self._work_until(lambda: not self.waiting and not any(member.outstanding for member in self.members))
-        return self.spans
 
     def take_steps(self, task: Task, exchange: Callable[[], None]) -> list[Span]:
         steps = self.steps

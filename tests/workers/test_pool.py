@@ -77,3 +77,20 @@ def test_a_replacement_gets_a_background_task_once() -> None:
     member.queue.clear()
     pool._opened(member)
     assert channel.sent == [Task(COLLECT, 0)]
+
+
+def test_begun_tasks_are_handed_out_at_once_and_only_once() -> None:
+    pool = object.__new__(ProcessPool)
+    pool.waiting, pool.num_workers, pool.owners = set(), 2, {0: 0, 1: 0, 2: 0, 3: 1}
+    pool.settings = SimpleNamespace(sizes=None)
+    pool.memory = SimpleNamespace(steps_done=[9] * 4)
+    pool.members = [WorkerHandle(index, None, []) for index in range(2)]
+    for member in pool.members:
+        member.child, member.channel = SimpleNamespace(), Channel()
+    tasks = [Task(COLLECT, index, 1) for index in range(4)]
+    pool.begin(tasks)
+    pool.memory.steps_done[0] = 5
+    pool._queue(tasks)
+    assert [member.channel.sent for member in pool.members] == [tasks[:2], tasks[3:]]
+    assert [list(member.queue) for member in pool.members] == [tasks[2:3], []]
+    assert pool.waiting == set(tasks) and pool.memory.steps_done == [5, 0, 0, 0]
