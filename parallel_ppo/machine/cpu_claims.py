@@ -30,9 +30,8 @@ class CpuClaims:
             try:
                 claim.bind(NAME.format(cpu))
             except OSError as error:
-                if (
-                    error.errno == errno.EADDRINUSE
-                ):  # elsewhere, where sandboxes have no such names, all are free
+                # Other errors are of sandboxes without such names, where every CPU counts as free.
+                if error.errno == errno.EADDRINUSE:
                     self.sockets.pop(cpu).close()
         return list(self.sockets)
 
