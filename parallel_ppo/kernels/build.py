@@ -1,12 +1,14 @@
 """Compiles the kernels with the system's C compiler: `python -m parallel_ppo.kernels.build`.
 
 A library's name carries a hash of its sources and flags, so a changed source is never mistaken for its
-old library. Each process compiles into a separate file and renames it, so any number of processes may
-build at once.
+old library. Processes that start together compile it once, under a lock; it is written to another name and
+renamed, so it is never half there.
 """
 
 import argparse
+import contextlib
 import ctypes
+import fcntl
 import hashlib
 import os
 import platform
@@ -14,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 SOURCES = sorted(Path(__file__).parent.glob("*.c"))
@@ -112,9 +115,10 @@ def build(variant: str) -> Path:
         return prebuilt
     try:
         _claim(library.parent)
-        if _is_own(library) and _is_sealed(library):
-            return library
-        _compile(variant, library)
+        if not _is_whole(library):
+            with _one_at_a_time(library.parent):
+                if not _is_whole(library):
+                    _compile(variant, library)
     except OSError as error:
         raise BuildError(
             f"cannot write the kernel cache {library.parent}: {error.strerror} (set"
@@ -135,6 +139,18 @@ def _claim(folder: Path) -> None:
         )
 
 
+@contextlib.contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Processes that start together compile once. A file system without locks lets each compile its own."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
 def _is_own(path: Path) -> bool:
     """There, and neither made nor to be changed by anyone but this user and the system's."""
     try:
@@ -142,6 +158,10 @@ def _is_own(path: Path) -> bool:
     except FileNotFoundError:
         return False
     return status.st_uid in (0, os.geteuid()) and not status.st_mode & OTHERS_MAY_WRITE
+
+
+def _is_whole(library: Path) -> bool:
+    return _is_own(library) and _is_sealed(library)
 
 
 def _is_sealed(library: Path) -> bool:

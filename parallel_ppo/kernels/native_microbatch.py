@@ -1,12 +1,8 @@
-"""The gradient of a microbatch of PPO with MLPs as one call (`microbatch.c`), which gathers the samples from the rollout.
-
-C rounds exactly as NumPy does, whatever NumPy's version and this CPU: it borrows the addresses of NumPy's own
-float32 loops. They are part of NumPy's C interface (`PyUFuncObject`, ufuncobject.h).
-"""
+"""The gradient of a microbatch of PPO with MLPs as one call (`microbatch.c`), which gathers the samples from the rollout."""
 
 import ctypes
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,39 +12,6 @@ from parallel_ppo.kernels.choice import choose_variant
 from parallel_ppo.kernels.native import allocate
 
 COLUMNS = "observation", "action", "log_prob", "value", "advantage", "target_return"
-
-
-FLOAT = np.dtype(np.float32).num
-
-
-class _Ufunc(ctypes.Structure):
-    """The head of PyUFuncObject, behind the head of every object."""
-
-    _fields_ = (
-        ("nin", ctypes.c_int),
-        ("nout", ctypes.c_int),
-        ("nargs", ctypes.c_int),
-        ("identity", ctypes.c_int),
-        ("functions", ctypes.POINTER(ctypes.c_void_p)),
-        ("data", ctypes.POINTER(ctypes.c_void_p)),
-        ("ntypes", ctypes.c_int),
-        ("reserved", ctypes.c_int),
-        ("name", ctypes.c_char_p),
-        ("types", ctypes.POINTER(ctypes.c_ubyte)),
-    )
-
-
-def float_loop(function: np.ufunc) -> Any:
-    """The loop for float32 arguments and results: the first that fits, as NumPy itself chooses."""
-    inner = _Ufunc.from_address(id(function) + object.__basicsize__)
-    assert inner.name == function.__name__.encode() and inner.nargs == function.nargs, "not NumPy's layout"
-    for index in range(inner.ntypes):
-        types = inner.types[index * inner.nargs : (index + 1) * inner.nargs]
-        if types == [FLOAT] * inner.nargs:
-            return structure("numpy_function")(
-                inner.functions[index], inner.data[index] if inner.data else None
-            )
-    raise AssertionError(f"NumPy's {function.__name__} has no loop for float32")
 
 
 class MicrobatchLoss(NamedTuple):
