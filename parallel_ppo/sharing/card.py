@@ -111,7 +111,7 @@ def _exactness(provenance: dict[str, Any]) -> str:
         return "This run cannot be repeated bit for bit (`reproducible: false`)."
     kinds = provenance["arithmetic"]
     if kinds and all(kind.get("portable") == "true" for kind in kinds):
-        return "Every x86-64-v3 machine learns the same bits, whatever its CPU and library versions (`portable: true`)."
+        return "Every x86-64-v3 CPU learns the same bits with the same minor version of Python and major version of NumPy (`portable: true`)."
     where = "; ".join(
         ", ".join(f"{name} {value}" for name, value in kind.items() if name in ("cpu", "torch", "numpy"))
         for kind in kinds
