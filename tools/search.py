@@ -11,12 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # run from a checkout, installed or not
 
 import parallel_ppo.venv  # noqa: E402, F401
+
+# isort: split
+import numpy as np  # noqa: E402
+
 from parallel_ppo.arguments import Parser, hours, number_list, run, whole_number  # noqa: E402
 from parallel_ppo.child import command  # noqa: E402
 from parallel_ppo.exits import InputError  # noqa: E402

@@ -74,4 +74,4 @@ def test_what_cannot_be_read_is_an_error(tmp_path: Path, line: str) -> None:
 
 def test_a_member_that_is_not_there_is_an_error() -> None:
     with pytest.raises(TypeError):
-        structure("mlp")(1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+        structure("mlp")(*range(100))

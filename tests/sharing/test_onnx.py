@@ -8,6 +8,7 @@ import torch
 
 from parallel_ppo.envs.contract import ActionSpec, EnvSpec, Part
 from parallel_ppo.evaluation.policy_files import Weights, fill, make_actor
+from parallel_ppo.policies.network import Past
 from parallel_ppo.policies.parameters import initialize, num_flat, views
 from parallel_ppo.policies.policy import Policy
 from parallel_ppo.settings.schema import Settings
@@ -73,10 +74,14 @@ def test_onnxruntime_computes_what_the_policy_does(name: str, recurrent: str, tm
     assert [one.name for one in session.get_inputs()] == list(inputs)
     assert [one.name for one in session.get_outputs()] == graph.output_names
     found = dict(zip(graph.output_names, session.run(None, inputs), strict=True))
-    mask = inputs.pop("action_mask", None)
+    mask, state = inputs.pop("action_mask", None), inputs.pop("state", None)
     actor.refresh()
     rows = rows_of(spec, list(inputs.values()))
-    chosen = actor.most_likely(rows, mask)
+    past = None if state is None else Past(state, np.zeros((1, 33), np.uint8))
+    value = actor.value(rows, past)
+    chosen = actor.most_likely(rows, mask, past)  # and the state after it
+    if past is not None:
+        np.testing.assert_allclose(found["next_state"], past.state, atol=1e-5, rtol=1e-5)
     if spec.action.kind == "gaussian":
         half, middle = np.array([2, 0.25, 1, 1, 1, 1]), np.array([0, 0.25, 0, 4, 4, 0])  # beside one bound: 2
         expected = np.clip(chosen * half + middle, spec.action.low, spec.action.high)
@@ -88,7 +93,7 @@ def test_onnxruntime_computes_what_the_policy_does(name: str, recurrent: str, tm
         assert found["action"].ndim == (
             1 if len(spec.action.sizes) == 1 and "categorical" in spec.action.kind else 2
         )
-    np.testing.assert_allclose(found["value"], actor.value(rows), atol=1e-5, rtol=1e-5)
+    np.testing.assert_allclose(found["value"], value, atol=1e-5, rtol=1e-5)
     assert len(np.unique(found["value"])) > 1  # observations matter
 
 
