@@ -47,7 +47,7 @@ def policy_from(arguments: argparse.Namespace, **evaluation: Any) -> LoadedPolic
 def output_file(
     arguments: argparse.Namespace, policy: LoadedPolicy, name: str, suffixes: Sequence[str]
 ) -> Path:
-    """What `--output` names, by default a file in the run directory."""
+    """Returns the path of `--output`, by default a file in the run directory."""
     is_shared = str(arguments.policy or arguments.checkpoint).startswith(HUB)
     folder = Path() if is_shared else run_root(policy.weights.path)
     return writable_file("--output", arguments.output or folder / name, suffixes)

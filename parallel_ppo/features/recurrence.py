@@ -48,20 +48,20 @@ class Walk:
         self.state = state  # [n, S]; the actor changes it in place
 
     def past(self, first: int, end: int) -> Past | None:
-        """Of the steps from `first` to `end`."""
+        """Returns the past of the steps from `first` to `end`."""
         if self.state is None:
             return None
         starts = self.rollout.episode_start[first:end, self.columns]
         return Past(self.state, np.ascontiguousarray(starts))
 
     def collected(self, t: int) -> Past | None:
-        """Of step t, after keeping the state where a sequence begins."""
+        """Keeps the state if a sequence begins at step t, and returns the past of that step."""
         if self.state is not None and t % self.length == 0:
             self.rollout.of(HiddenRollout).hidden_start[t // self.length, self.columns] = self.state
         return self.past(t, t + 1)
 
     def inside(self) -> Past | None:
-        """Of the next observation, wherever the episode goes on to it."""
+        """Returns the past of the next observation, as if no episode ended before it."""
         if self.state is None:
             return None
         return Past(self.state, np.zeros((1, len(self.state)), np.uint8))
@@ -81,7 +81,7 @@ class RecurrenceInWorker:
         return Walk(rollout, columns, state, self.sizes.sequence_length)
 
     def carried(self, walk: Walk) -> dict[str, np.ndarray]:
-        """What the next iteration starts with."""
+        """Returns the state that the next iteration starts with."""
         return {} if walk.state is None else {"hidden": walk.state}
 
     def by_step(self, rows: np.ndarray) -> np.ndarray:

@@ -20,7 +20,7 @@ GATES = {"gru": 3, "lstm": 4}
 
 
 class Kept(NamedTuple):
-    """Of the last `forward` with `keep`."""
+    """Arrays that the last `forward` with `keep` leaves for `backward`."""
 
     features: Tensor
     starts: Tensor

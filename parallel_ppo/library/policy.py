@@ -147,7 +147,7 @@ class Policy:
         return np.stack(actions) if is_batch else actions[0]
 
     def _own_past(self, num_rows: int) -> Past | None:
-        """What `act` remembers."""
+        """The hidden state between calls of `act`."""
         if self._state is None:
             self._state, self._starts = self._actor.first_state(num_rows), np.ones(num_rows, np.uint8)
         if self._state is None:

@@ -76,7 +76,7 @@ class Actor:
         return Sequences(self.prepare(rows), torch.from_numpy(past.state), torch.from_numpy(past.starts))
 
     def first_state(self, num_rows: int) -> np.ndarray | None:
-        """Of a recurrent policy, to be used with `Past`."""
+        """Returns the state of a recurrent policy at the start of an episode, for `Past`; else None."""
         return np.zeros((num_rows, self.state_size), np.float32) if self.state_size else None
 
     def draw_noise(self, draws: np.random.Generator, *shape: int) -> np.ndarray:

@@ -123,7 +123,7 @@ class RecurrentViews:
 
 
 class Kept(NamedTuple):
-    """Of the last `forward`."""
+    """Arrays that the last `forward` keeps for `backward`."""
 
     sequences: Sequences
     outputs: list[Tensor]  # [N, H] of each cell

@@ -52,7 +52,7 @@ class Policy(nn.Module):
         return Output(self.action_head(features), self.log_std, self.value_head(value_features))
 
     def unrolled(self, sequences: Sequences) -> tuple[Output, Tensor]:
-        """Of a recurrent policy; also the state after the last step."""
+        """Runs a recurrent policy over sequences; also returns the state after the last step."""
         features = self.trunk(sequences.observation)
         value_features = features if self.value_trunk is None else self.value_trunk(sequences.observation)
         found = value_found = self._remembered(self.cell, features, sequences, 0)

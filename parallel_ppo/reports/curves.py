@@ -74,7 +74,7 @@ def timing(run: Run, *, skip: int | None = None) -> Timing:
 
 
 def _phase_seconds(run: Run) -> dict[str, float]:
-    """Of all iterations but the warm-up; `other` is what the named phases leave of an iteration."""
+    """Means over all iterations but the warm-up; `other` is the rest of an iteration's time."""
     phases = {name: np.nan_to_num(run.column(column)) for name, column in PHASE_COLUMNS.items()}
     phases["learn"] = np.maximum(0.0, phases["learn"] - phases["sync"])  # t_sync is part of t_learn
     phases["other"] = np.maximum(0.0, run.iteration_seconds() - sum(phases.values()))

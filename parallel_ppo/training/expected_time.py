@@ -38,7 +38,7 @@ def slow_iteration(plan: Plan, policy: Policy) -> str | None:
 
 
 def _seconds_of_sample(plan: Plan, policy: Policy) -> float:
-    """Of a forward pass; 0 without large images."""
+    """Seconds of a forward pass; 0 without large images."""
     if max((height * width for height, width, _ in plan.spec.image_shapes), default=0) < LARGE_IMAGE:
         return 0.0
     observation, durations = trial_observation(plan.settings, plan.spec), list[float]()
