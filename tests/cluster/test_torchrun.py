@@ -1,5 +1,6 @@
 """Elastic torchrun on real hosts (network namespaces): agents die, come late and return; the hash stays the same."""
 
+import contextlib
 import json
 import os
 import random
@@ -33,6 +34,14 @@ time.sleep(1e6)
 RENDEZVOUS = (
     "is_host={is_host},join_timeout=300,last_call_timeout=2,keep_alive_interval=1,keep_alive_max_attempt=3"
 )
+
+
+def kill_all_on(host: str) -> None:
+    """Some of the processes end by themselves as soon as others are killed."""
+    found = subprocess.run(["ip", "netns", "pids", host], capture_output=True, text=True)
+    for pid in found.stdout.split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
 
 
 class Agents:
@@ -71,11 +80,7 @@ class Agents:
         """The agent alone, or everything on its host."""
         agent = self.running.pop(host)
         if with_its_node:
-            found = subprocess.run(
-                ["ip", "netns", "pids", self.network.hosts[host]], capture_output=True, text=True
-            )
-            for pid in found.stdout.split():
-                os.kill(int(pid), signal.SIGKILL)
+            kill_all_on(self.network.hosts[host])
         else:
             agent.kill()
         self.ended.append(agent)
@@ -107,9 +112,7 @@ class Agents:
 
     def __exit__(self, *_: object) -> None:
         for host in self.network.hosts:
-            found = subprocess.run(["ip", "netns", "pids", host], capture_output=True, text=True)
-            for pid in found.stdout.split():
-                os.kill(int(pid), signal.SIGKILL)
+            kill_all_on(host)
         for process in (*self.running.values(), *self.ended):
             process.wait()
 
