@@ -114,7 +114,7 @@ REFUSED = [
 
 @pytest.fixture(scope="module")
 def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the commands are given."""
+    """Files and folders for the commands."""
     folder = tmp_path_factory.mktemp("given")
     (folder / "run").mkdir()
     (folder / "run" / "config.yaml").write_text("{}")

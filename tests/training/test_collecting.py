@@ -1,4 +1,4 @@
-"""What workers may do while the last iteration is recorded and saved."""
+"""Tests of collecting while the last iteration is recorded and saved."""
 
 from types import SimpleNamespace
 from typing import Any

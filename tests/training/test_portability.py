@@ -1,4 +1,4 @@
-"""What ties a run to its machine."""
+"""Tests of the reasons that tie a run to its machine."""
 
 import math
 
